@@ -78,7 +78,7 @@ def test_what_is_no_number():
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "a,b\n1,2\n", r"plainly the training loss \(it has a, b\): name it with --column"),
+        ("a.csv", "a,b\n1,2\n", r"clearly the training loss \(it has a, b\): name it with --column"),
         ("a.csv", "", "no numbers at all"),
         ("a.csv", "loss_a,loss_b\n1,2\n", "name it with --column"),
         ("a.csv", b"loss\n\xff\xfe\n", "is not UTF-8"),

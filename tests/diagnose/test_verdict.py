@@ -157,7 +157,7 @@ def test_a_loss_that_grows_or_drifts():
     )
     quiet = judge(from_rows(noisy(lambda x: 0.23, steps=900, noise=0.01)), MARGIN)
     assert quiet.kind == "stalled", "steps too long, or none at all"
-    assert "another learning rate" in quiet.remedy
+    assert "try a learning rate" in quiet.remedy
     learning = sorted(
         [*adrift, *({"step": step, "dev_rsum": step} for step in (200, 400, 800))], key=lambda r: r["step"]
     )

@@ -1,4 +1,4 @@
-"""What happened in a run: numbers of a step, the stall alarm, verdicts on logs, pictures."""
+"""What happened in a run: measurements per step, the stall alarm, verdicts on logs, figures."""
 
 from selhn.diagnose.diagnosis import Diagnosis, diagnose
 from selhn.diagnose.formats import read_foreign

@@ -1,4 +1,4 @@
-"""A verdict on a run of ours, or on anyone's log."""
+"""A verdict on a run of selhn, or on the log of any other program."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +19,9 @@ class Diagnosis(NamedTuple):
     verdict: Verdict
     log: Log
     plateau: float | None
-    """Where the loss of the log sits when all scores are equal, if that is known."""
+    """The value of the loss when all scores are equal, if known."""
     epsilon: float
-    """The delta_s below which scores are held to be equal."""
+    """The delta_s below which scores count as equal."""
 
 
 def diagnose(
@@ -32,10 +32,10 @@ def diagnose(
     batch: int | None = None,
     reduction: str | None = None,
 ) -> Diagnosis:
-    """The verdict on a run's folder, a log's file, or what is pasted on standard input (`-`).
+    """The verdict on a run folder, a log file, or a log on standard input (`-`).
 
-    A run of ours says in its `config.yaml` what loss it has. For all other logs give `margin`, `batch` and
-    `reduction`, or they are guessed.
+    A run of selhn names its loss in `config.yaml`. For all other logs give `margin`, `batch` and
+    `reduction`; otherwise they are guessed.
     """
     path = Path(path)
     described = any(value is not None for value in (margin, batch, reduction))
@@ -52,10 +52,10 @@ def diagnose(
         found = [one for one in found if one.name == "log.jsonl"] or found
         if len(found) != 1:
             names = ", ".join(one.name for one in found) or "none"
-            raise SelhnError(f"{path} holds no run, and not one log ({names}): name the file")
+            raise SelhnError(f"{path} holds no run and not exactly one log ({names}): name the file")
         path = found[0]
     log = read_foreign(path, column)
-    # Numbers of the scores say more than any guess at the loss.
+    # Measured scores say more than a guess about the loss.
     guess = "delta_s" not in log.columns or described
     ways = list(plateaus(margin, batch, reduction)) if guess else []
     verdict = judge(log, ways)

@@ -1,7 +1,7 @@
-"""Scalars out of a TensorBoard file, without TensorBoard.
+"""Read scalars from a TensorBoard file, without TensorBoard.
 
 The file is a sequence of records: a length, its checksum, that many bytes and their checksum. The bytes are a
-protocol-buffer message `Event` (field 2 the step, field 5 a `Summary` of values; of a value, field 1 the tag,
+protocol-buffer message `Event` (field 2 the step, field 5 a `Summary` of values; in a value, field 1 the tag,
 field 2 a float, field 8 a tensor). Everything else is skipped.
 """
 
@@ -48,7 +48,7 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
 
 
 def _messages(message: bytes, number: int) -> list[bytes]:
-    """The messages in a field that may be there several times."""
+    """The messages in a repeated field."""
     return [value for field, value in _fields(message) if field == number and isinstance(value, bytes)]
 
 
@@ -65,7 +65,7 @@ def _number(parts: Mapping[int, int | bytes]) -> float | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of every field of a message: whole numbers as such, all else as bytes."""
+    """Number and value of every field of a message: whole numbers as int, everything else as bytes."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

@@ -10,21 +10,22 @@ from selhn.diagnose.logs import Column, Log
 from selhn.diagnose.stall import PATIENCE, Plateau, StallAlarm
 
 NEAR = 0.02
-"""How far from a plateau a loss may be, as a share of it, if nothing but the loss is known."""
+"""How far from its plateau a loss may be, as a share of it, if only the loss is known."""
 STEADY = 0.01
-"""A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
+"""From row to row, a stuck loss changes by less than this share of its value; one that learns, by more."""
 LEAVES = 0.9985
-"""Share of its plateau below which a loss is not stuck: stuck scores never get below."""
+"""Below this share of its plateau a loss is not stuck: stuck scores cannot bring it lower."""
 FAR = 0.1
 FURTHEST = 1.8
-"""Training with hard negatives starts at most so many times above its plateau: a loss that fell by less may not have
-come below one."""
+"""Training with hard negatives starts at most this many times above its plateau. A loss that fell by less may
+
+not have fallen below a plateau."""
 BELOW = 0.75
-"""Share of its plateau below which a loss has learnt: all the fall above it is of equal scores."""
+"""Below this share of its plateau a run has learnt: equal scores alone explain any loss above it."""
 GAIN = 100.0
-"""Points of RSUM on dev that are more than luck, if RSUM is also half as much again as it was."""
+"""A gain in dev RSUM that is more than chance, if RSUM also grew by half."""
 LONG = 3 * PATIENCE
-"""Steps after which positives and negatives ought to be separated; or twice the patience, if that is more."""
+"""Steps after which positives and negatives should be separated, or twice the patience if that is more."""
 
 
 class Still(NamedTuple):
@@ -33,9 +34,9 @@ class Still(NamedTuple):
     plateau: Plateau | None
     epsilon: float
     since: int | None = None
-    """Where the still stretch began that lasts to the end of the log."""
+    """Start of the still stretch that lasts to the end of the log."""
     left: tuple[int, int] | None = None
-    """The last long still stretch that came to an end."""
+    """The last long still stretch that ended."""
     stalled: bool = False
 
 
@@ -53,9 +54,9 @@ class Facts:
     ):
         self.log, self.epsilon, self.mines, self.remedy = log, epsilon, mines, remedy
         self.length = float(log.steps[-1] - log.steps[0])
-        # Whether positives and negatives ought to be separated by now.
+        # Whether positives and negatives should be separated by now.
         self.is_long = self.length >= max(LONG, 2 * patience)
-        # Steps without a break after which standing still is a stall: fewer in a short log.
+        # Consecutive still steps that make a stall: fewer in a short log.
         self.patience = int(min(patience, max(PATIENCE, self.length / 2)))
         self.gaps = log.columns.get("delta_s")
         self.first, self.last = ends(log.loss)
@@ -66,7 +67,7 @@ class Facts:
         self.quarters = [float(part.mean()) for part in np.array_split(log.loss, 4)]
         first, second, third, fourth = self.quarters
         noise = np.diff(log.loss).std() / (len(log.loss) / 2) ** 0.5  # of the mean of a quarter
-        # Whether the loss falls, however slowly, all the time.
+        # Whether the loss keeps falling, however slowly.
         self.sinks = bool(first > second > third > fourth and second - fourth > 2 * noise)
         spread = log.columns.get("spread", log.loss[:0])
         # Whether the scores spread twice as far as they did half way.
@@ -74,36 +75,36 @@ class Facts:
         given: list[Plateau | None] = [*ways]
 
         def still(way: Plateau | None) -> Still:
-            # Of many guesses nearly all are far off, which is seen without reading the log row by row.
+            # Most guesses are far off, which shows without reading the log row by row.
             is_far = len(given) > 1 and way is not None and abs(self.last - way.value) > FAR * way.value
             return Still(way, epsilon) if is_far else _still(log, way, epsilon, self.patience)
 
-        # What the alarm makes of each plateau, or of delta_s alone if none is given.
+        # The alarm's result for each plateau, or for delta_s alone if none is given.
         self.stills = [still(way) for way in given or [None]]
         likely = self.stills
         if len(likely) > 1:  # the one plateau, not guessed, above which training with hard negatives starts
             known = [(one, one.plateau.value) for one in likely if one.plateau and not one.plateau.guessed]
             likely = [one for one, value in known if 1 < self.first / value < FURTHEST]
         self.likely = likely[0] if len(likely) == 1 else None
-        # How far positives score above their hardest negatives in the end.
+        # How far positives score above their hardest negatives at the end.
         both = [log.columns[name] for name in ("s_p", "s_n") if name in log.columns]
         self.ahead = ends(both[0] - both[1])[1] if len(both) == 2 else None
-        # Whether RSUM on dev says that it learns, whatever the loss does.
+        # Whether dev RSUM shows that it learns, whatever the loss does.
         rsums = [value for _, value in log.dev]
         self.rsum_rises = len(rsums) > 1 and rsums[-1] > max(1.5 * rsums[0], rsums[0] + GAIN)
         self.floor = self._floor([way.value for way in given if way is not None])
-        # What shows that it learns: positives that win, or if that was not logged, RSUM or a loss below its
+        # Evidence that it learns: positives that win, or if that was not logged, RSUM or a loss below its
         # plateau.
         by_loss = self.rsum_rises or self.last < BELOW * self.floor
         self.has_learnt = by_loss if self.ahead is None else self.ahead > epsilon
 
     def _floor(self, values: list[float]) -> float:
-        """The lowest plateau that the loss may have fallen to; if none is known, as low as one can be."""
+        """The lowest plateau that the loss may have fallen to; if none is known, the lowest possible one."""
         above = [value for value in values if self.first / FURTHEST < value < (1 + FAR) * self.first]
         return min([*above, self.first]) if above else self.first / FURTHEST
 
     def at_end(self, still: Still) -> tuple[str, ...]:
-        """Evidence: loss and delta_s in the end, and how other numbers changed."""
+        """Evidence: loss and delta_s at the end, and how other numbers changed."""
         where = "" if still.plateau is None else f", plateau {still.plateau.value:.4g}"
         told = []
         if self.gaps is not None:
@@ -133,21 +134,21 @@ def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> 
 
 
 def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
-    """Whether a loss, if it is all that is known, sits on a plateau rather than passing it."""
+    """Whether a loss sits on a plateau rather than passing it, judged by the loss alone."""
     last = log.loss[log.steps >= log.steps[-1] - patience]
     if last[-max(1, len(last) // 3) :].mean() < LEAVES * plateau.value:
         return False  # it is on its way down
-    # A loss that learns may end up anywhere, also near a guess; but it has come a long way down.
+    # A loss that learns may end up anywhere, even near a guess; but it has fallen far.
     if plateau.guessed and ends(log.loss)[0] >= 3 * plateau.value:
         return False
-    # Stuck scores are never separated, so the loss does not get below.
+    # Stuck scores are never separated, so the loss does not fall below its plateau.
     steady = STEADY / 2 if plateau.guessed else STEADY
     off = last.mean() / plateau.value - 1
     return bool(last.std() < steady * plateau.value and -NEAR / 4 <= off <= NEAR)
 
 
 def told_numbers(log: Log) -> tuple[str, ...]:
-    """How the numbers beside the loss changed, as a person would quote them: at first and at the end."""
+    """How the other numbers changed, as readable text: at the start and at the end."""
     words = {"spread": "spread of the scores", "rank_images": "effective rank of the images",
              "rank_texts": "effective rank of the texts", "distance": "|t^ - t|"}  # fmt: skip
     there = {**log.evaluated, **log.columns}
@@ -168,12 +169,12 @@ def told_gradients(log: Log) -> tuple[str, ...]:
 
 
 def from_to(name: str, first: float, last: float) -> str:
-    """One number, at first and at the end."""
+    """One number, at the start and at the end."""
     return f"{name}: from {first:.4g} to {last:.4g}"
 
 
 def ends(column: Column) -> tuple[float, float]:
-    """Means over the first and the last tenth of what there is."""
+    """Means over the first and the last tenth of the values."""
     there = column[np.isfinite(column)]
     size = max(1, len(there) // 10)
     return (float(there[:size].mean()), float(there[-size:].mean())) if len(there) else (float("nan"),) * 2

@@ -1,6 +1,6 @@
-"""Rows out of the logs that people have: tables, JSON, TensorBoard's files and printed lines.
+"""Read rows from common logs: tables, JSON, TensorBoard files and printed lines.
 
-A suffix says what a file is; where it does not, as in pasted text, the first lines do.
+The suffix tells the format of a file; if there is none, as in pasted text, the first lines do.
 """
 
 import csv
@@ -20,12 +20,12 @@ from selhn.diagnose.logs import Log, from_rows
 MOST_BYTES = 1 << 30
 MOST_TEXT = 1 << 28
 LONGEST_DOCUMENT = 1 << 26
-"""Characters of JSON that are read in one piece."""
+"""Longest JSON document that is read, in characters."""
 SNIFFED = 1 << 16
-"""Characters that show what a log is."""
+"""Characters that are enough to recognise the format."""
 MOST_COLUMNS = 10_000
 LONGEST_LINE = 4096
-"""Characters of a printed line that are read."""
+"""Characters that are read of each printed line."""
 NUMBER = r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
 PAIR = re.compile(
     rf"""(?<![\w.])([a-z][\w@/.-]{{0,63}})(?:['"]?\s{{0,3}}[:=]\s{{0,3}}|\s{{1,3}})({NUMBER})(?![\w.])""",
@@ -47,7 +47,7 @@ Row = Mapping[str, Any]
 
 
 def read_foreign(path: str | Path, column: str | None = None) -> Log:
-    """The log in a file, whoever wrote it, or in standard input (`-`); `column` names its training loss."""
+    """The log in a file, from any program, or on standard input (`-`); `column` names its training loss."""
     if str(path) == "-":
         pasted = sys.stdin.buffer.read(MOST_TEXT + 1)
         _check_size("standard input", len(pasted), MOST_TEXT)
@@ -93,7 +93,7 @@ def _likely(head: str) -> "Reader":
 
 
 def _table_rows(file: io.TextIOWrapper, source: str) -> Iterator[Row]:
-    """A table whose first line names the columns, or without names: a loss, or steps and a loss."""
+    """A table. Its first line names the columns; without names it has a loss, or steps and a loss."""
     first = file.readline(SNIFFED)
     file.seek(0)
     delimiter = next((one for one in ";\t" if one in first), ",")
@@ -118,7 +118,7 @@ def _table_rows(file: io.TextIOWrapper, source: str) -> Iterator[Row]:
 
 
 def _number(cell: str, delimiter: str) -> float | None:
-    """The number of a cell; where commas do not separate cells, one is a decimal point."""
+    """The number in a cell; if commas do not separate cells, a comma is a decimal point."""
     if delimiter != "," and cell.count(",") == 1 and "." not in cell:
         cell = cell.replace(",", ".")
     try:
@@ -128,7 +128,7 @@ def _number(cell: str, delimiter: str) -> float | None:
 
 
 def _json_rows(file: io.TextIOWrapper, source: str) -> Iterator[Row]:
-    """Lines of objects, the last of which may be cut off; or one document with a list of them.
+    """JSON lines, the last of which may be cut off; or one document with a list of objects.
 
     `trainer_state.json` of Hugging Face has the list in `log_history`.
     """

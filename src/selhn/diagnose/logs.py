@@ -1,4 +1,4 @@
-"""A log as columns of numbers, whoever wrote its rows."""
+"""A log as columns of numbers, from any program."""
 
 import math
 import re
@@ -17,7 +17,7 @@ Column = npt.NDArray[np.float64]
 Clock = Literal["step", "row"]
 MOST_ROWS = 2_000_000
 DEEPEST = 8
-"""Objects within objects of a row that are read."""
+"""Depth to which nested objects of a row are read."""
 LOSS = ("loss_per_anchor", "loss", "train_loss", "training_loss", "loss_train", "batch_loss", "total_loss")
 STEP = ("step", "global_step", "iteration", "iter", "eiters", "eit", "batch", "steps")
 EPOCH = ("epoch", "epochs")
@@ -25,7 +25,7 @@ DEV_RSUM = ("dev_rsum", "rsum", "val_rsum", "valid_rsum", "test_rsum", "r_sum")
 DEV_LOSS = ("dev_loss", "val_loss", "valid_loss", "validation_loss", "loss_val", "eval_loss", "test_loss")
 HELD_OUT = re.compile("val|dev|test|eval")
 STEPS_A_ROW = 100
-"""Steps that a row counts for in a log without steps: a few such rows say as much as many steps."""
+"""Steps that a row stands for in a log without steps: such logs have few rows for many steps."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Log:
     columns: Mapping[str, Column]
     """`loss`, and `delta_s`, `spread`, gradient norms and others if logged; NaN if a row has none."""
     evaluated: Mapping[str, Column] = field(default_factory=dict)
-    """What only rows without a loss have, such as the numbers of `probe_split` at the end of an epoch."""
+    """Columns found only in rows without a loss, such as those of `probe_split` at the end of an epoch."""
     loss_name: str = "loss"
     """What the log calls its loss."""
     dev: Sequence[tuple[float, float]] = field(default=())
@@ -48,7 +48,7 @@ class Log:
     counts_steps: bool = True
     """Whether the log says at which step a row was written."""
     steps_a_row: int = 1
-    """Steps that a row counts for, if it does not."""
+    """Steps that a row stands for, if it does not."""
 
     @property
     def loss(self) -> Column:
@@ -70,7 +70,7 @@ class Log:
         return replace(self, steps=self.steps[kept], columns=columns)
 
     def thinned(self, most: int) -> "Log":
-        """At most so many rows, of neighbours the first number that each column has."""
+        """At most this many rows; neighbouring rows are merged, keeping each column's first number."""
         every = -(-len(self.steps) // most)
         if every == 1:
             return self
@@ -122,7 +122,7 @@ class _Table:
             raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
         self.names = list(dict.fromkeys(name for row in self.rows for name in row))
         self.plain: dict[str, list[str]] = {}
-        """Names however they are written: `train/loss` and `a run - train/loss` (wandb) are `train_loss`."""
+        """Normalised names: `train/loss` and `a run - train/loss` (wandb) become `train_loss`."""
         for name in self.names:
             self.plain.setdefault(re.sub(r"[/. -]", "_", name.lower().rpartition(" - ")[2]), []).append(name)
 
@@ -131,7 +131,7 @@ class _Table:
         return np.array([row.get(name, math.nan) if name else math.nan for row in self.rows])
 
     def has(self, name: str) -> list[bool]:
-        """Which rows have it, be it NaN."""
+        """Which rows have it, even as NaN."""
         return [name in row for row in self.rows]
 
     def find(self, wanted: Sequence[str]) -> str | None:
@@ -140,7 +140,7 @@ class _Table:
         return found[0] if len(found) == 1 else None
 
     def clock(self) -> tuple[Column, str | None, int | None]:
-        """When each row was written, by which column, and what a row counts for if none tells the step."""
+        """The step of each row, the column that says so, and what a row stands for if no column does."""
         step = self.find(STEP)
         told = self.column(step)
         known = told[np.isfinite(told)]
@@ -161,7 +161,7 @@ class _Table:
             listed = ", ".join(names[:20]) or "no numbers at all"
             what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
             raise SelhnError(
-                f"{self.source} has no column that is plainly the training loss (it has {listed}): {what}"
+                f"{self.source} has no column that is clearly the training loss (it has {listed}): {what}"
             )
         return found
 
@@ -171,12 +171,12 @@ def _numbers(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterat
         if isinstance(value, Mapping):
             if depth < DEEPEST:
                 yield from _numbers(value, f"{prefix}{name}.", depth + 1)
-        elif str(name).endswith(("__MIN", "__MAX")):  # wandb: the same number again, where rows were merged
+        elif str(name).endswith(("__MIN", "__MAX")):  # wandb: the same number again where rows were merged
             continue
         elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
             full = f"{prefix}{name}"
             try:
-                # A whole number that no float can hold is read from its digits, and infinite.
+                # A whole number too large for a float is read as infinite.
                 number = float(str(value) if isinstance(value, int) else value)
                 yield full.strip() if isinstance(value, str) else full, number
             except ValueError:  # words

@@ -1,4 +1,4 @@
-"""Figures from the logs of runs, and of the attention of one pair; nothing here trains."""
+"""Figures from run logs, and of the attention of one pair; nothing here trains."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ COLOURS = ("#c2410c", "#0369a1", "#4d7c0f", "#7e22ce", "#b45309", "#0f766e")
 WIDTH = 11.0
 IN_A_ROW = 6
 FAINT = 0.02
-"""Boxes that would be paler than this are not drawn."""
+"""Boxes paler than this are not drawn."""
 
 
 def training_figure(
@@ -56,14 +56,14 @@ def verdict_figure(
 ) -> Path:
     """The loss of a log, and delta_s and RSUM if it has them, with the verdict above.
 
-    What came after the step since which the verdict holds is shaded.
+    Everything after the step from which the verdict holds is shaded.
     """
     has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", epsilon, "epsilon")]
     shown = [one for one in has if one[0] in log.columns]
     many = len(shown) + bool(log.dev)
     figure, grid = pyplot().subplots(1, many, figsize=(4.2 * many, 3.6), layout="constrained", squeeze=False)
     axes, rows = list(grid[0]), log.steps / log.steps_a_row
-    keep = min(0.9, max(0.0, 1 - 20 / len(rows)))  # a mean over few rows would be late by most of them
+    keep = min(0.9, max(0.0, 1 - 20 / len(rows)))  # a mean over so few rows would lag behind
     for axis, (name, title, level, word) in zip(axes, shown):
         axis.plot(rows, log.columns[name], color=COLOURS[1], linewidth=0.6, alpha=0.4)
         axis.plot(rows, smooth(log.columns[name].tolist(), keep), color=COLOURS[1], linewidth=1.8)
@@ -87,14 +87,14 @@ def verdict_figure(
 def attention_figure(
     attention: Attention, path: str | Path, picture: npt.NDArray[Any] | None = None, aspect: float = 4 / 3
 ) -> Path:
-    """Draw where words and regions look, one map per direction.
+    """Draw the attention of words and regions, one map per direction.
 
-    If the boxes of the regions are known, a panel per word below shows them shaded by their weights, on the
-    `picture` (height, width, 3), or without one on an empty canvas of that `aspect`, width by height.
+    If the boxes of the regions are known, one panel per word shows them shaded by their weights, on the
+    `picture` (height, width, 3) or, without one, on an empty canvas of that `aspect` (width / height).
     """
     directions = {
-        "how each word divides its look among the regions": attention.of_words,
-        "how each region divides its look among the words": attention.of_regions,
+        "attention of each word over the regions": attention.of_words,
+        "attention of each region over the words": attention.of_regions,
     }
     maps = {title: weights.cpu() for title, weights in directions.items() if weights is not None}
     words = [number for number, is_word in enumerate(attention.is_word) if is_word]
@@ -145,7 +145,7 @@ def _draw_map(axis: Any, title: str, weights: Float[Tensor, "N M"], attention: A
 
 
 def _full(weights: Float[Tensor, "N M"]) -> float:
-    """The weight of the full colour: the largest, but so that a look at all alike stays pale."""
+    """The weight drawn in full colour: the largest, but even attention stays pale."""
     return max(float(weights.max()), 3 / weights.shape[1])
 
 
@@ -158,7 +158,7 @@ def _draw_word(
     weights = attention.weights[number].cpu()
     shares = (weights / _full(attention.weights[list(attention.is_word)])).clamp(max=1)
     if picture is not None:
-        # Paler than it is, so that the boxes are what is seen first.
+        # Paler than the original, so that the boxes stand out.
         axis.imshow(picture, extent=(0, 1, 1, 0), aspect="auto", alpha=0.55)
     axis.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], box_aspect=1 / aspect)
     axis.spines[:].set_color("#bbb")
@@ -188,7 +188,7 @@ def reference(
 
 
 def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
-    """A running mean that forgets, started at the first value; what is not finite is skipped."""
+    """An exponential running mean, started at the first value; values that are not finite are skipped."""
     smoothed, mean = [], next((value for value in values if math.isfinite(value)), math.nan)
     for value in values:
         mean = keep * mean + (1 - keep) * value if math.isfinite(value) else mean
@@ -197,7 +197,7 @@ def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
 
 
 def pyplot() -> Any:
-    """The plotting library, without a screen."""
+    """matplotlib, set up to work without a screen."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -209,7 +209,7 @@ def pyplot() -> Any:
 
 
 def save_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
-    """The look of all our pictures, and the file."""
+    """Apply the common style and write the file."""
     for axis in figure.axes:
         axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
         axis.set_axisbelow(True)

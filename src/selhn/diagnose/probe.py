@@ -1,4 +1,4 @@
-"""What a step of training says about its scores, embeddings and gradients, and a probe of it for any loop."""
+"""Measurements of a training step: its scores, embeddings and gradients."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from selhn.models import AbstractMatcher, in_eval_mode
 
 Row = dict[str, float]
 Norms: TypeAlias = Mapping[nn.Parameter, Float[Tensor, ""]]
-"""The norm of every gradient there is."""
+"""The norm of every gradient."""
 TINY = 1e-12
 
 
@@ -33,7 +33,7 @@ def probe_scores(
 
     `delta_s` is equation 10 of the SelHN paper, the mean over anchors that have a negative of |s_n - s_p|; `separated`
     the share of them above `epsilon`, where SelHN mines; `spread` the standard deviation of all scores, which is 0
-    when the embeddings have fallen together. `anchors` are the statistics of the scores if they are known already.
+    when the embeddings have collapsed. `anchors` are the statistics of the scores, if already known.
     """
     if anchors is None:
         if isinstance(scores, Products):
@@ -81,7 +81,7 @@ def _spread(scores: Float[Tensor, "*K B B"] | Products) -> Float[Tensor, ""]:
 def probe_embeddings(
     images: Float[Tensor, "B d"], texts: Float[Tensor, "B d"], image_ids: Int[Tensor, " B"] | None = None
 ) -> dict[str, Float[Tensor, ""]]:
-    """How the embeddings of a batch are spread, and the gradients that hardest-negative mining has for them.
+    """How the embeddings of a batch are spread, and the gradients that hardest-negative mining gives them.
 
     For an anchor v with positive t and hardest negative t^, all of unit length, the gradient of its triplet with
     respect to v is t^ - t. `distance` is |t^ - t|; `tangent` the part of it that turns v,
@@ -96,7 +96,7 @@ def probe_embeddings(
     given = {"images": images, "texts": texts}
     with torch.autocast(
         images.device.type, enabled=False
-    ):  # half precision rounds collapsed embeddings to one
+    ):  # half precision would round collapsed embeddings to one value
         unit = {name: nn.functional.normalize(value.float(), dim=1) for name, value in given.items()}
         numbers = _triplets(unit["images"], unit["texts"], image_ids)
         for name, value in given.items():
@@ -107,7 +107,7 @@ def probe_embeddings(
             shares = (gram / trace.clamp(min=TINY)).square().sum().clamp(min=TINY)
             numbers[f"spread_{name}"] = (trace / len(gram)).sqrt()
             numbers[f"rank_{name}"] = torch.where(trace > TINY, 1 / shares, 0.0)
-            # The measured gradient of the loss on the embeddings: norms of the parts across and along them.
+            # The measured gradient of the loss at the embeddings: norms of the parts across and along them.
             if (value.is_leaf or value.retains_grad) and value.grad is not None:
                 gradient = value.grad.float()
                 along = (gradient * unit[name]).sum(dim=1, keepdim=True)
@@ -150,7 +150,7 @@ def _other_side(hypotenuse: Float[Tensor, " B"], side: Float[Tensor, " B"]) -> F
 
 @torch.no_grad()
 def false_negatives(scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-    """Share of anchors whose hardest candidate is of their own image: a loss without `image_ids` mines it."""
+    """Share of anchors whose hardest candidate shows their own image: without `image_ids` a loss mines it."""
     own = torch.eye(len(image_ids), dtype=torch.bool, device=scores.device)
     same = (image_ids[:, None] == image_ids) & ~own
     others = scores.masked_fill(own, -math.inf)
@@ -170,7 +170,7 @@ def parameter_norms(parameters: Iterable[nn.Parameter]) -> Norms:
 def gradient_norms(
     watched: Mapping[str, nn.Module], norms: Norms | None = None
 ) -> dict[str, Float[Tensor, ""]]:
-    """The norm of the gradient over all weights of each module, as `grad_NAME`; `norms` if they are known."""
+    """The gradient norm over all weights of each module, as `grad_NAME`; pass `norms` if already known."""
     if norms is None:
         norms = parameter_norms(parameter for module in watched.values() for parameter in module.parameters())
     return {
@@ -187,9 +187,9 @@ def total_norm(norms: Sequence[Float[Tensor, ""]]) -> Float[Tensor, ""]:
 
 
 def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
-    """The numbers of the first `pairs` images of a split, each with its first text.
+    """Measurements of the first `pairs` images of a split, each with its first text.
 
-    Nothing is drawn at random and the model does not change, so a run is the same with it and without it.
+    Nothing is drawn at random and the model does not change, so a run is the same with and without it.
     """
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
@@ -211,7 +211,7 @@ def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
 
 
 def read_numbers(numbers: Mapping[str, Float[Tensor, ""]]) -> Row:
-    """Numbers off the device, in one reading."""
+    """Copy numbers from the device, in one transfer."""
     device = next(iter(numbers.values())).device
     values = torch.stack([value.to(device, torch.float32) for value in numbers.values()])
     return dict(zip(numbers, values.tolist()))

@@ -1,4 +1,4 @@
-"""The stall alarm for hardest-negative mining, and the plateaus at which a loss that is not known may sit."""
+"""The stall alarm for hardest-negative mining, and the plateaus at which an unknown loss may sit."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,25 +13,25 @@ from selhn.losses import AbstractLoss, TripletSelHN
 NEW_SHARE = 0.05
 """Weight of a new number in a running mean: about the last 20 steps count."""
 PATIENCE = 250
-"""Steps without a break after which standing still is a stall."""
+"""Consecutive still steps that make a stall."""
 NEAR = 0.05
-"""How far from its plateau a stalled loss may be, as a share; epsilon is that share of the margin."""
+"""How far from its plateau a stalled loss may be, as a share of it; epsilon is that share of the margin."""
 GROWTH, FLOOR = 3.0, 1e-4
-"""Scores spread once they spread that many times as far as they did; below the floor they only tremble."""
+"""Scores spread once they are this many times as wide as they were; below the floor it is only noise."""
 MARGIN = 0.2
-"""What nearly all image-text matching programs take."""
+"""The margin that nearly all image-text matching programs use."""
 BATCHES = (16, 32, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 384, 512, 1024)
-"""Sizes that are tried if a log does not say its own."""
+"""Batch sizes that are tried if a log does not name its own."""
 
 
 @dataclass
 class StallAlarm:
-    """Watches the numbers of every step; speaks when the loss sits on its plateau, and when it has left it.
+    """Watches every step, and reports when the loss sits on its plateau and when it has left it.
 
-    A stall is, without a break for `patience` steps: loss per anchor within 5 % of the plateau, delta_s below
+    A stall is, for `patience` consecutive steps: loss per anchor within 5 % of the plateau, delta_s below
     epsilon, and scores that do not spread. The first says that a negative scores like the positive for every
     anchor, the second that the hardest one does, the third that it is not getting better. All three are
-    running means, since single batches differ by more than a stall does. A number that a row does not have is
+    running means, because single batches vary too much. A number that a row does not have is
     ignored.
     """
 
@@ -46,7 +46,7 @@ class StallAlarm:
     means: dict[str, float] = field(default_factory=dict)
     """The running means of the three numbers."""
     last: int | None = None
-    """The step seen last."""
+    """The latest step."""
     since: int | None = None
     """The step at which the present still stretch began."""
     least_spread: float = 0.0
@@ -57,14 +57,14 @@ class StallAlarm:
     """What the alarm said, until training has moved again for as long as it had stood still."""
 
     def update(self, step: int, row: Mapping[str, float]) -> str | None:
-        """Take the numbers of one step; a sentence when the alarm goes off, or is called off, else None.
+        """Take the numbers of one step. Returns a sentence when the alarm starts or ends, otherwise None.
 
-        A step with a number that is not finite says nothing of a stall, and is passed over.
+        A step with a number that is not finite says nothing about a stall and is skipped.
         """
         heard = {name: row[name] for name in ("loss_per_anchor", "delta_s", "spread") if name in row}
         if not all(map(math.isfinite, heard.values())):
             return None
-        # A log with a row every few steps forgets as fast as one with a row every step.
+        # The mean forgets at the same rate per step, however many steps are between rows.
         share = NEW_SHARE if self.last is None else 1 - (1 - NEW_SHARE) ** max(1, step - self.last)
         self.last = step
         for name, value in heard.items():
@@ -107,12 +107,12 @@ class StallAlarm:
 
 
 def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
-    """The stall alarm for a loss of ours; its plateau is set at the start of every epoch."""
+    """The stall alarm for a loss of selhn; its plateau is set at the start of every epoch."""
     if not isinstance(loss, AbstractLoss):
         return None
     alarm = StallAlarm(None, patience=patience(loss, steps_per_epoch))
     if isinstance(loss, TripletSelHN):
-        # With a smaller epsilon than that of the alarm it mines where scores are still, and stalls like T-HN.
+        # With an epsilon smaller than the alarm's, it mines while scores are still, and stalls like T-HN.
         alarm.epsilon = max(loss.epsilon, alarm.epsilon)
         alarm.remedy = (
             "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
@@ -122,17 +122,17 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
 
 
 def watched_plateau(loss: AbstractLoss, batch: int) -> float | None:
-    """The plateau that the alarm watches: None for SelHN, whose average falls below it unmined."""
+    """The plateau that the alarm watches: None for SelHN, whose average falls below it without mining."""
     return None if isinstance(loss, TripletSelHN) else loss.plateau(batch)
 
 
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
-    """Steps a loss may stand still: one that averages over negatives may take epochs to leave."""
+    """Steps a loss may stand still: one that averages over negatives may need epochs to leave its plateau."""
     return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)
 
 
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
-    """The delta_s above which an anchor counts as separated: that of SelHN, or what SelHN has by default."""
+    """The delta_s above which an anchor counts as separated: epsilon of SelHN, or its default."""
     return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01
 
 
@@ -148,9 +148,9 @@ class Plateau(NamedTuple):
 def plateaus(
     margin: float | None = None, batch: int | None = None, reduction: str | None = None
 ) -> Iterator[Plateau]:
-    """The plateaus of T-HN however it is summed, from `margin` per anchor to 2 B `margin`; then of InfoNCE.
+    """The plateaus of T-HN for every reduction, from `margin` per anchor to 2 B `margin`; then of InfoNCE.
 
-    `reduction` "mean" or "sum" leaves out the others; what is None is guessed.
+    `reduction` "mean" or "sum" keeps only those; arguments that are None are guessed.
     """
     if reduction not in (None, "mean", "sum"):
         raise SelhnError(f"reduction must be mean or sum, got {reduction!r}")

@@ -14,22 +14,22 @@ Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "
 REMEDIES: dict[Kind, str] = {
     "healthy": "nothing to fix",
     "stalled": "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated; "
-    "or see all negatives for an epoch first (loss=warmup)",
-    "collapsing": "if the hardest negatives are mined from the start (T-HN), which draws scores together, train with "
-    "TripletSelHN (loss=selhn) instead; SelHN itself does so at first, and leaves within an epoch or two",
-    "diverging": "lower the learning rate by ten, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
-    "overfitting": "take the weights of the best epoch; more data, dropout of regions and words, or weight decay",
+    "or train on all negatives for the first epoch (loss=warmup)",
+    "collapsing": "if the hardest negatives are mined from the start (T-HN), scores can collapse: train with "
+    "TripletSelHN (loss=selhn) instead; with SelHN they recover within an epoch or two",
+    "diverging": "divide the learning rate by ten, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
+    "overfitting": "use the weights of the best epoch; add data, dropout of regions and words, or weight decay",
     "unclear": "log more steps, or name the loss: margin, batch, reduction or column (--margin and so on in the shell)",
 }
-WRONG_RATE = "another learning rate, higher or lower by ten; and see that the weights are trained at all"
+WRONG_RATE = "try a learning rate ten times higher or lower; and check that the weights are trained at all"
 ENOUGH_ROWS = 8
 MOST_SKIPPED = 0.1
-"""Share of rows without a finite loss that a run survives: steps that a gradient scaler left out."""
+"""Share of rows without a finite loss that is harmless: steps that a gradient scaler skipped."""
 MANY_ROWS = 100_000
 SEPARATED = 0.04
-"""Runs that learn have at least this delta_s in the end."""
+"""Runs that learn have at least this delta_s at the end."""
 RISEN = 1.05
-"""How far above its lowest a loss may end, as a share of it, and still be said to have fallen."""
+"""How far above its minimum a loss may end, as a share of it, and still count as fallen."""
 FALLEN = 0.95
 """A loss that learns ends below this share of what it was in the first tenth of the log."""
 
@@ -40,7 +40,7 @@ class Verdict:
 
     kind: Kind
     since: int | None
-    """The step at which that began, if there is one."""
+    """The step at which it began, if there is one."""
     why: str
     evidence: tuple[str, ...]
     remedy: str
@@ -65,13 +65,13 @@ class Verdict:
 
 
 class Finding(NamedTuple):
-    """What a rule says about a run for which it holds."""
+    """The result of a rule that holds for a run."""
 
     why: str
     evidence: tuple[str, ...] = ()
     since: float | None = None
     remedy: str | None = None
-    """Replaces the remedy of the kind."""
+    """Replaces the default remedy of its kind."""
 
 
 def judge(
@@ -85,10 +85,10 @@ def judge(
 ) -> Verdict:
     """The verdict on a log: that of the first of `RULES` that holds.
 
-    `plateaus` are the values at which its loss may sit: several if the loss is not known, of which the one
-    that fits counts, and none if the log has delta_s and the spread of the scores. `patience` is how long the
-    loss may stand still; `mines` says whether it looks at the hardest negatives only, so that scores that
-    draw together are not separated again; `remedy` says what helps against that.
+    `plateaus` are the values at which its loss may sit: several if the loss is not known, and the one
+    that fits counts; none if the log has delta_s and the spread of the scores. `patience` is how long the
+    loss may stand still. `mines` says whether it uses the hardest negatives only, so that scores that
+    collapse are not separated again; `remedy` says what helps against that.
     """
     log = log.thinned(MANY_ROWS)
     finite = np.isfinite(log.loss)
@@ -98,7 +98,7 @@ def judge(
         kind, found = "diverging", Finding("the loss is no longer a number", told_gradients(log), lost[0])
     elif rows < ENOUGH_ROWS:
         words = "1 row is" if rows == 1 else f"{rows} rows are"
-        kind, found = "unclear", Finding(f"{words} too few to judge by")
+        kind, found = "unclear", Finding(f"{words} too few to judge")
     else:
         facts = Facts(log.where(finite), plateaus, epsilon, patience, mines, remedy)
         kind, found = next((kind, said) for kind, rule in RULES if (said := rule(facts)) is not None)
@@ -119,7 +119,7 @@ def _on_a_plateau(facts: Facts) -> Finding | None:
 
 
 def _hardly_separated(facts: Facts) -> Finding | None:
-    """The hardest negatives are still near the positives, on no plateau or on the last steps away from one.
+    """The hardest negatives are still near the positives, but not on a plateau, or just leaving one.
 
     SelHN can be there: an average that falls while most anchors never get to mine.
     """
@@ -129,9 +129,9 @@ def _hardly_separated(facts: Facts) -> Finding | None:
     there = np.isfinite(gaps)
     means = smoothed(gaps[there])
     below = np.flatnonzero(means < SEPARATED)
-    if not len(below):  # scores that jump: their mean is low only by where the last tenth begins
+    if not len(below):  # scores jump: their mean is low only because of where the last tenth begins
         return None
-    above = np.flatnonzero(means[: below[-1]] >= SEPARATED)  # it may be leaving with its last steps
+    above = np.flatnonzero(means[: below[-1]] >= SEPARATED)  # it may be leaving the plateau in its last steps
     since = log.steps[there][above[-1] + 1 if len(above) else 0]
     why = f"positives and their hardest negatives are still hardly separated at {log.when(log.steps[-1])}"
     return Finding(why, facts.at_end(facts.likely or Still(None, SEPARATED)), since, facts.remedy)
@@ -142,7 +142,7 @@ def _blown_up(facts: Facts) -> Finding | None:
         return None
     low = np.flatnonzero(facts.smooth <= 1.2 * facts.first)
     evidence = (facts.course, *told_gradients(facts.log))
-    return Finding("the loss grows", evidence, facts.log.steps[low[-1] if len(low) else 0])
+    return Finding("the loss is growing", evidence, facts.log.steps[low[-1] if len(low) else 0])
 
 
 def _collapsing(facts: Facts) -> Finding | None:
@@ -153,7 +153,7 @@ def _collapsing(facts: Facts) -> Finding | None:
     before = ends(spread[: max(ENOUGH_ROWS, len(spread) // 2)])[1]
     if not (last < first / 3 and last < before):
         return None
-    why = "scores draw together, and the hardest negatives already score like the positives"
+    why = "scores are collapsing, and the hardest negatives already score like the positives"
     return Finding(why, facts.at_end(still), still.since)
 
 
@@ -164,11 +164,11 @@ def _flat(facts: Facts) -> Finding | None:
         return None
     rows = len(facts.half)
     words = f"the loss has stood at {mean:.4g} for the last {rows} rows, which is not a known plateau"
-    return Finding(words, (f"it is one where 2 x batch x margin, batch x margin, or margin, is {mean:.4g}",))
+    return Finding(words, (f"it is one if 2 x batch x margin, batch x margin, or margin is {mean:.4g}",))
 
 
 def _does_not_fall(facts: Facts) -> Finding | None:
-    """A loss that stays above its plateau, or if no plateau is known, where it began."""
+    """A loss that stays above its plateau or, if no plateau is known, near its initial value."""
     likely = facts.likely
     if facts.has_learnt or facts.rsum_rises or facts.sinks or not facts.is_long:
         return None
@@ -190,7 +190,7 @@ def _does_not_fall(facts: Facts) -> Finding | None:
 
 
 def _overfitting(facts: Facts) -> Finding | None:
-    """Worse and worse on dev, while the training loss keeps falling."""
+    """Dev results get worse while the training loss keeps falling."""
     log = facts.log
     pairs, sign, name = log.dev, 1, "RSUM on dev"
     if not pairs:
@@ -198,7 +198,7 @@ def _overfitting(facts: Facts) -> Finding | None:
     if len(pairs) < 4:
         return None
     steps, values = (np.array(column) for column in zip(*pairs))
-    # Of many evaluations one may be the best by luck: the best tenth counts.
+    # One of many evaluations may be the best by chance: the best tenth counts.
     size = max(1, len(values) // 10)
     means = np.convolve(sign * values, np.ones(size) / size, mode="valid")
     first = int(means.argmax())
@@ -206,8 +206,8 @@ def _overfitting(facts: Facts) -> Finding | None:
     at_best = facts.smooth[int((log.steps <= steps[best]).sum()) - 1]
     if len(later) < 3 or facts.smooth[-1] >= at_best:
         return None
-    # The mean of what came after the best, against how much evaluations differ: one bad one decides nothing.
-    # If it improved again in the end, that counts.
+    # The mean after the best, compared with how much evaluations vary: a single bad one decides nothing.
+    # If it improved again at the end, that counts.
     noise = 2 * np.median(np.abs(np.diff(later)))
     fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
     if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
@@ -216,28 +216,28 @@ def _overfitting(facts: Facts) -> Finding | None:
         f"{name}: best {values[best]:.4g} at {log.when(steps[best])}, {values[-1]:.4g} at the end",
         from_to(f"{log.loss_name} since then", at_best, facts.smooth[-1]),
     )
-    return Finding("it gets better on the training data only", evidence, steps[best])
+    return Finding("it improves on the training data only", evidence, steps[best])
 
 
 def _rising(facts: Facts) -> Finding | None:
-    """A loss alone that fell and rises again: SelHN does when it begins to mine, and so do runs that fail."""
+    """Only a loss, which fell and rises again: SelHN does so when it starts to mine; so do failing runs."""
     log = facts.log
     if facts.gaps is not None or log.dev:
         return None
     size = max(2, len(log.loss) // 10)
     means = np.convolve(log.loss, np.ones(size) / size, mode="valid")
     lowest = int(means.argmin())
-    # How far two such means differ if rows are nothing but noise about a smooth curve.
+    # How far two such means differ if rows are only noise around a smooth curve.
     noise = 1.5 * np.median(np.abs(np.diff(log.loss, 2))) / (3 * size) ** 0.5
     if means[-1] <= max(RISEN * means[lowest], means[lowest] + 4 * noise):
         return None
     when = log.when(log.steps[lowest + size - 1])
-    words = f"the loss rises again from {when} on, and alone it does not say why"
+    words = f"the loss rises again from {when} on, and the loss alone does not say why"
     return Finding(words, (from_to(log.loss_name, means[lowest], means[-1]),))
 
 
 def _not_learnt(facts: Facts) -> Finding | None:
-    """Nothing shows that it learns, as early in every run; a loss may fall *towards* its plateau."""
+    """Nothing shows yet that it learns, as early in every run; a loss may fall *towards* its plateau."""
     if facts.has_learnt:
         return None
     evidence, remedy = (facts.course, *facts.others), REMEDIES["unclear"]
@@ -250,25 +250,23 @@ def _not_learnt(facts: Facts) -> Finding | None:
         words = "positives do not yet score above their hardest negatives"
         evidence, remedy = (
             facts.at_end(facts.likely or Still(None, facts.epsilon)),
-            "train on, and judge again",
+            "keep training, and judge again",
         )
     elif near and near[0].plateau is not None:
         plateau = near[0].plateau
-        words = (
-            f"a loss may come down to {plateau.words}, where all scores are equal, without learning anything"
-        )
+        words = f"a loss may fall to {plateau.words}, where all scores are equal, without learning anything"
         if not plateau.guessed:
-            remedy = f"train on, and judge again; if it stays there, {REMEDIES['stalled']}"
+            remedy = f"keep training, and judge again; if it stays there, {REMEDIES['stalled']}"
     else:
-        words = "a loss may fall so far without learning anything"
+        words = "a loss may fall this far without learning anything"
     return Finding(f"it is too early to tell: {words}", evidence, remedy=remedy)
 
 
 def _loss_alone(facts: Facts) -> Finding | None:
-    """A loss that fell far, and nothing else: InfoNCE and Triplet fall as far in runs that find few pairs."""
+    """Only a loss, which fell far: InfoNCE and Triplet fall as far in runs with poor retrieval."""
     if facts.gaps is not None or facts.log.dev:
         return None
-    words = "the loss fell to where equal scores cannot take it: no sign of a stall, but a loss alone proves nothing"
+    words = "the loss fell below what equal scores can reach: no sign of a stall, but it alone proves nothing"
     return Finding(
         words, (facts.course, *facts.others), remedy="log RSUM on held-out pairs, or the scores with Probe"
     )
@@ -286,7 +284,7 @@ def _healthy(facts: Facts) -> Finding:
         )
     if facts.rsum_rises:
         return Finding("it learns: RSUM on dev rises", tuple(evidence))
-    return Finding("it learns: the loss fell to where equal scores cannot take it", tuple(evidence))
+    return Finding("it learns: the loss fell below what equal scores can reach", tuple(evidence))
 
 
 RULES: Sequence[tuple[Kind, Callable[[Facts], Finding | None]]] = (
@@ -303,4 +301,4 @@ RULES: Sequence[tuple[Kind, Callable[[Facts], Finding | None]]] = (
     ("unclear", _loss_alone),
     ("healthy", _healthy),
 )
-"""The first that holds is the verdict."""
+"""The first rule that holds gives the verdict."""

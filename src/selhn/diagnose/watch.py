@@ -1,4 +1,4 @@
-"""The stall alarm and the probe for loops that are not ours: one line per step."""
+"""The stall alarm and the probe for your own training loop: one line per step."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -32,19 +32,19 @@ Numbers = dict[str, Float[Tensor, ""]]
 
 
 class Watch:
-    """Looks at the scores of every few steps, and warns when training stalls and when it continues.
+    """Checks the scores every few steps, and warns when training stalls and when it recovers.
 
         watch = Watch()
         ...
             watch(scores, loss)
 
-    `rows` has what was measured, and `verdict()` is what `selhn diagnose` says about them. With several
+    `rows` holds the measurements, and `verdict()` is what `selhn diagnose` says about them. With several
     processes only the first one watches, over its own pairs.
 
     Args:
-        loss: the loss of selhn that is trained with, or its name: its plateau and its patience are then known.
+        loss: the selhn loss that you train with, or its name: its plateau and patience are then known.
             Without it the scores alone decide, as they can for any loss that mines the hardest negative.
-        every: steps from one look to the next; a call between two costs nothing.
+        every: steps between two checks; calls in between cost nothing.
         steps_per_epoch: a loss of all negatives may stay on its plateau for four epochs before it counts as stalled.
         trackers: objects whose `alert(title=, text=)` is called too, such as a run of Weights & Biases.
     """
@@ -63,13 +63,13 @@ class Watch:
         alarm = None if self.loss is None else make_alarm(self.loss, steps_per_epoch)
         self.epsilon = epsilon_of(self.loss)
         self.alarm = StallAlarm(None) if alarm is None else alarm
-        """Warns in the loop; `alarm.said` has the sentence for as long as it holds."""
+        """Warns in the loop; `alarm.said` has the sentence while it holds."""
         self.every, self.trackers = every, list(trackers)
         self.step = 0
         """Calls so far: the number of the step."""
         self.rows: list[Row] = []
         self.said: dict[int, str] = {}
-        """Every sentence so far, by its step."""
+        """Every sentence so far, by step."""
 
     def __call__(
         self,
@@ -77,7 +77,7 @@ class Watch:
         loss: Tensor | float | None = None,
         image_ids: Ids = None,
     ) -> Row | None:
-        """One step: `scores[image, text]` as the loss takes them, and the loss. Its numbers if it looks, else None."""
+        """One step: `scores[image, text]` as the loss takes them, and the loss. Returns what was measured."""
         return self._look(scores, loss, image_ids)
 
     def verdict(self) -> Verdict:
@@ -109,7 +109,7 @@ class Watch:
         numbers: Numbers = {} if loss is None else {"loss": torch.as_tensor(loss, device=device)}
         known = None
         if self.loss is not None:
-            # Of these pairs alone: across processes the loss is of more pairs, and has another plateau.
+            # Computed on these pairs alone: a loss across processes has more pairs, and another plateau.
             known = self.loss.statistics(scores, ids, also=("hardest",))
             numbers["loss_per_anchor"] = self.loss.reduce(known, "mean")
             self.alarm.plateau = watched_plateau(self.loss, batch)
@@ -126,7 +126,7 @@ class Watch:
 
 
 class Probe(Watch):
-    """A watch that measures gradients and embeddings, too; two lines attach it.
+    """A watch that also measures gradients and embeddings; it takes two lines.
 
         probe = Probe(model, "probe.jsonl")
         ...
@@ -139,10 +139,10 @@ class Probe(Watch):
     `loss` is given too.
 
     Args:
-        model: whose gradients are measured, one number per module that has weights of its own.
+        model: its gradients are measured, one number per module that has weights of its own.
         path: a file, overwritten; None keeps the rows in memory only. Its folder is made if there is none.
         epsilon: the delta_s above which an anchor counts as separated, as in `TripletSelHN`.
-        every: steps from one measurement to the next; a call between two costs nothing.
+        every: steps between two measurements; calls in between cost nothing.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Probe(Watch):
         images: Float[Tensor, "B d"] | None = None,
         texts: Float[Tensor, "B d"] | None = None,
     ) -> Row | None:
-        """One step of the loop; its numbers if this step is measured, else None.
+        """One step of the loop. Returns its measurements, or None if this step is not measured.
 
         `images` and `texts` are the embeddings whose products the scores are. If their gradients were kept
         (`image_emb.retain_grad()` before the backward pass), these are measured too.

@@ -49,7 +49,7 @@ def test_settings_as_they_are_typed():
 def test_folders_that_hold_no_run_are_refused(write_run, tmp_path):
     with pytest.raises(ValueError, match="there is no run .*nowhere: name the folder"):
         read_runs([tmp_path / "nowhere"])
-    with pytest.raises(ValueError, match=r"holds no run: there is no log\.jsonl"):
+    with pytest.raises(ValueError, match=r"holds no run: it has no log\.jsonl"):
         read_runs([tmp_path])
     with pytest.raises(ValueError, match=r"log\.jsonl is empty: the run has not made a step"):
         read_runs([write_run("empty", log=[])])

@@ -1,4 +1,4 @@
-"""The files of a training run: the only place that reads and writes them. It knows no training loop."""
+"""The files of a training run: the only place that reads and writes them, independent of the loop."""
 
 from selhn.runs.run_folder import LOSS_DEFAULTS, OWN, Results, RunFolder, environment, find_runs
 from selhn.runs.run_log import LogPart, read_log

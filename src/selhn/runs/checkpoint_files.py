@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the last two are kept, sealed, and the newest that is what was written is read.
+"""Checkpoints on disk: the last two are kept, with checksums, and the newest undamaged one is read.
 
 step_00000300_epoch_0002/   model.safetensors, training.safetensors, training.json, checksums.json
 latest                      the name of the newest
@@ -25,14 +25,14 @@ WEIGHTS, TENSORS, CONTENT = FILES = ("model.safetensors", "training.safetensors"
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint that is what was written."""
+    """An undamaged checkpoint."""
 
     path: Path
     tensors: dict[str, Tensor]
-    """All but the weights, which `load_weights` reads into the model."""
+    """Everything but the weights, which `load_weights` reads into the model."""
     content: dict[str, Any]
     skipped: str
-    """Why newer ones could not be read; empty if it is the newest."""
+    """Why newer checkpoints could not be read; empty if this is the newest."""
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -51,7 +51,7 @@ def write_checkpoint(
     content: Mapping[str, Any],
     log: Path,
 ) -> Path:
-    """Write `folder/name` through to the disk, and check it."""
+    """Write `folder/name`, flush it to the disk, and verify it."""
     path = folder / name
     try:
         with new_folder(path, replace=(*FILES, CHECKSUMS_FILE)) as partial:
@@ -61,7 +61,7 @@ def write_checkpoint(
             text = json.dumps({"format": FORMAT, **content, "log": of_log}, indent=1)
             (partial / CONTENT).write_text(text, encoding="utf-8")
             seal(partial, FILES)
-        verify(path, FILES, "the disk does not keep what is written to it")
+        verify(path, FILES, "reading it back gave other data than was written")
         write_whole(folder / "latest", f"{name}\n", durable=True)
     except (OSError, SafetensorError) as error:
         raise OSError(
@@ -72,7 +72,7 @@ def write_checkpoint(
 
 
 def remove_others(folder: Path, kept: set[Path]) -> None:
-    """Remove all checkpoints but these, and what killed processes left of others."""
+    """Remove all checkpoints but these, and what killed processes left behind."""
     (folder / ".latest.partial").unlink(missing_ok=True)
     for path in (*folder.glob("step_*"), *folder.glob(".step_*")):
         if path not in kept:
@@ -80,7 +80,7 @@ def remove_others(folder: Path, kept: set[Path]) -> None:
 
 
 def read_checkpoints(folder: Path, log: Path) -> Iterator[StoredCheckpoint]:
-    """The checkpoints that are what was written, the newest first; if there is none, Damaged says why."""
+    """The undamaged checkpoints, the newest first; if there is none, raises Damaged and says why."""
     skipped: list[str] = []
     readable = 0
     for path in checkpoint_paths(folder):

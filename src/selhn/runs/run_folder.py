@@ -42,25 +42,25 @@ from selhn.text import TOKENIZER_FILES, Tokenizer, has_tokenizer, load_tokenizer
 
 LOG, RESULTS = "log.jsonl", "results.json"
 OWN = "own:"
-"""In `config.yaml`, before a model, loss or data set that is in no table: only Python code can make it."""
+"""Prefix in `config.yaml` of a model, loss or data set that is not registered: only Python can make it."""
 LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "siglip": {"learn": True},
     "siglip_multi": {"learn": True},
     "ncr": {"warmup_epochs": 5},
 }
-"""Settings of a loss in a whole run, unless `config.yaml` has others; the class has its own defaults."""
+"""Default loss settings in a run, unless `config.yaml` has others; the loss class has its own defaults."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a finished run reached in its best epoch on dev, as `Metrics.from_dict` reads it."""
+    """The results of a finished run in its best epoch on dev, as `Metrics.from_dict` reads them."""
 
     dev: Mapping[str, Any]
     test: Mapping[str, Any]
     best_epoch: int
     """Counted from 0."""
     stalled: str | None
-    """What the stall alarm said, if it went off and training has not left the plateau since."""
+    """The stall alarm's message, if training stalled and has not left the plateau since."""
 
 
 class RunFolder:
@@ -75,10 +75,10 @@ class RunFolder:
     def __init__(self, path: str | Path | None):
         self.path = None if path is None else Path(path)
         self._best: dict[str, Tensor] = {}
-        self._last: Path | None = None  # the last checkpoint that is known to be whole
+        self._last: Path | None = None  # the last checkpoint known to be complete
 
     def file(self, name: str) -> Path:
-        """The path of one of its files, whether it exists or not."""
+        """The path of one of the run's files, whether it exists or not."""
         if self.path is None:
             raise SelhnError("this run has no folder, so it has no files: train it with out=")
         return self.path / name
@@ -92,11 +92,11 @@ class RunFolder:
     def log(self) -> list[dict[str, Any]]:
         """All rows of the log so far; a last line that was cut off in the middle is left out."""
         if not self.log_path.is_file():
-            raise NotFound(f"{self.path} holds no run: there is no {LOG} in it")
+            raise NotFound(f"{self.path} holds no run: it has no {LOG}")
         return read_log(self.log_path)
 
     def log_since(self, after: int = 0, most_bytes: int = 4 * 2**20) -> LogPart:
-        """What was logged from byte `after` on, in parts of bounded size, for those who watch a log grow."""
+        """Rows logged from byte `after` on, in parts of bounded size, to follow a growing log."""
         return read_log_part(self.log_path, after, most_bytes)
 
     @property
@@ -111,7 +111,7 @@ class RunFolder:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The versions and the device it was trained with; empty if they are not known."""
+        """The versions and the device it was trained with; empty if unknown."""
         return self._read("env.json") or {}
 
     @property
@@ -141,7 +141,7 @@ class RunFolder:
         return self._read("verdict.json")
 
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that it is trained with; None if it is not known, as in runs of older versions."""
+        """The tokenizer that it is trained with; None if unknown, as in runs of older versions."""
         here = self.file(".")
         verify(here, TOKENIZER_FILES, "restore it, or start the run again", required=False)
         folder = here if has_tokenizer(here) else self.file("best")
@@ -162,14 +162,14 @@ class RunFolder:
     # Writing
 
     def check(self, resume: bool) -> None:
-        """Refuse a folder that holds another run, or on resume one that holds none. Nothing is written."""
+        """Refuse a folder that holds another run or, on resume, no run. Nothing is written."""
         if self.path is None:
             if resume:
                 raise SelhnError("nothing to resume: name the run's folder with out=")
             return
         if self.path.exists() and not self.path.is_dir():
             raise SelhnError(f"{self.path} is a file: choose a folder for out=")
-        # A run that died before its first checkpoint has nothing to resume; it may begin again.
+        # A run that died before its first checkpoint has nothing to resume; it may start again.
         if self.started and not resume:
             raise SelhnError(
                 f"{self.path} already holds a run: continue it with resume=True, or choose another out="
@@ -191,13 +191,13 @@ class RunFolder:
         tokenizer: Tokenizer | None = None,
         finished: bool = False,
     ) -> None:
-        """Write what the run is; on resume, only once its checkpoint has been found to be of the same run.
+        """Write the run's description; on resume, only after its checkpoint was found to match.
 
-        Unless it has `finished` already, results it reached with fewer epochs are removed.
+        Unless it has already `finished`, results of fewer epochs are removed.
         """
         if self.path is None:
             return
-        checkpoints = self.file("checkpoints")  # of which a killed process may have left more than two
+        checkpoints = self.file("checkpoints")  # a killed process may have left more than two
         remove_others(checkpoints, {*checkpoint_paths(checkpoints)[:2], self._last or checkpoints})
         if not finished:
             self.file(RESULTS).unlink(missing_ok=True)
@@ -220,7 +220,7 @@ class RunFolder:
             write_sealed_json(self.file(name), content)
 
     def keep_best(self, model: AbstractMatcher) -> None:
-        """Keep the weights as the best so far; of a model that is in no table only its weights are saved."""
+        """Keep the weights as the best so far; for an unregistered model only the weights are saved."""
         if self.path is None:
             self._best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         elif model.name is not None:
@@ -255,14 +255,14 @@ class RunFolder:
     def write_checkpoint(
         self, name: str, model: nn.Module, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
     ) -> None:
-        """Write `checkpoints/NAME`; it and the last one before it that is whole are kept."""
+        """Write `checkpoints/NAME`; it and the last complete one before it are kept."""
         folder = self.file("checkpoints")
         path = write_checkpoint(folder, name, model, tensors, content, self.log_path)
         remove_others(folder, {path, self._last or path})
         self._last = path
 
     def read_checkpoints(self) -> Iterator[StoredCheckpoint]:
-        """The checkpoints that are what was written, the newest first."""
+        """The undamaged checkpoints, the newest first."""
         self.check(resume=True)
         for checkpoint in read_checkpoints(self.file("checkpoints"), self.log_path):
             self._last = self._last or checkpoint.path
@@ -270,7 +270,7 @@ class RunFolder:
 
 
 def find_runs(path: str | Path, deepest: int = 4, most: int = 500) -> list[Path]:
-    """Folders of runs in or below `path`, by their logs, in order of name.
+    """Run folders in or below `path`, found by their logs, sorted by name.
 
     Hidden folders, and links that lead out of `path`, are left out.
     """
@@ -290,7 +290,7 @@ def find_runs(path: str | Path, deepest: int = 4, most: int = 500) -> list[Path]
 
 
 def environment() -> dict[str, Any]:
-    """What a result depends on beside the settings."""
+    """What a result depends on besides the settings."""
     return {
         "selhn": __version__,
         "torch": torch.__version__,

@@ -8,7 +8,7 @@ from selhn.base.errors import Damaged
 
 
 class LogPart(NamedTuple):
-    """The rows of a log from some byte on."""
+    """Rows of a log, read from some byte on."""
 
     rows: list[dict[str, Any]]
     after: int
@@ -35,7 +35,7 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_log_part(path: Path, after: int = 0, most_bytes: int = 4 * 2**20) -> LogPart:
-    """The rows from a byte on, at most so many bytes of them; lines that are not JSON objects are left out.
+    """The rows from a byte on, up to a number of bytes; lines that are not JSON objects are left out.
 
     A last line that is still being written is left for the next call.
     """

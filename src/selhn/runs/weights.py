@@ -28,7 +28,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer once, also if two names share one tensor, which safetensors refuses."""
+    """Every parameter and buffer once, even if two names share one tensor, which safetensors refuses."""
     seen: set[int] = set()
     weights = {}
     for name, tensor in model.state_dict().items():

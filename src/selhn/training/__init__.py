@@ -1,4 +1,4 @@
-"""Training: the one loop, its settings, recipes for the paper's runs, checkpoints and the log."""
+"""Training: the loop, its settings, recipes for the paper's runs, checkpoints and the log."""
 
 from selhn.training.config import RunConfig, TrainConfig, override
 from selhn.training.loop import Run, train

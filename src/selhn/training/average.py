@@ -1,4 +1,4 @@
-"""The average of a model's weights over the steps of a run: steadier than the weights of any one step."""
+"""The average of a model's weights over training steps: steadier than the weights of any single step."""
 
 import copy
 import math
@@ -20,19 +20,19 @@ class WeightAverage:
         a_t = d_t a_(t-1) + (1 - d_t) w_t,      d_t = min(decay, t / (t + 9)),      t = 1, 2, ...
 
     `t / (t + 9)` is the warm-up: the random weights of the start are forgotten within the first steps.
-    Averaged are the weights that are trained, and the running statistics of batch norms: the mean of a linear
+    The trained weights and the running statistics of batch norms are averaged: the mean of a linear
     layer's output is linear in its weights, so the average of the means is the mean under the averaged
     weights, and that of the variances is close to theirs. The statistics of the last step belong to other
     weights. Frozen weights are shared with the model, and counters are copied from it.
 
     The update is one fused pass over the weights beside the step, recorded or not. After the first steps only
-    every fourth has one, with the product of its four d_t: such a pass takes 4 % of the time of a step with a
+    every fourth has one, with the product of its four d_t, since such a pass takes 4 % of a step with a
     BERT. It depends on nothing but `t`, so a resumed run needs no counter. `model` is a copy of its own:
     nothing is exchanged in the model that is trained, whose addresses a recorded step remembers.
 
     Args:
-        model: what is trained, on its device.
-        decay: how much of the average is kept in a step: 0.999 averages over about the last 1,000 steps.
+        model: the model that is trained, on its device.
+        decay: share of the average that a step keeps: 0.999 averages over about the last 1,000 steps.
     """
 
     def __init__(self, model: AbstractMatcher, decay: float):
@@ -46,7 +46,7 @@ class WeightAverage:
         self.model = copy.deepcopy(model, shared).eval().requires_grad_(False)
         """The averaged model; `current` brings what is not averaged up to date."""
         for part in self.model.modules():
-            if isinstance(part, nn.RNNBase):  # cuDNN wants its weights in one piece, and copies are in many
+            if isinstance(part, nn.RNNBase):  # cuDNN wants contiguous weights, which copies are not
                 part.flatten_parameters()
         copies = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         followed = {
@@ -61,7 +61,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Follow the model, whose step number `step`, counted from 1, is done."""
+        """Follow the model after step number `step`, counted from 1."""
         steps = 1 if step <= EVERY_STEP_UNTIL else LATER_EVERY
         if step % steps:
             return
@@ -70,18 +70,18 @@ class WeightAverage:
 
     @torch.no_grad()
     def current(self) -> AbstractMatcher:
-        """The averaged model, to be evaluated and saved; what is not averaged is as the model has it now."""
+        """The averaged model, to evaluate and save; parts that are not averaged are copied from the model."""
         for own, buffer in self._copied:
             own.copy_(buffer)
         return self.model
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
+        """The tensors that a checkpoint stores."""
         return dict(self._averages)
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`, in place; what does not fit is refused."""
+        """The inverse of `state`, in place; refuses tensors that do not fit."""
         check_fits(self._averages, state, "the average in the checkpoint")
         for name, average in self._averages.items():
             average.copy_(state[name])

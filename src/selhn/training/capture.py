@@ -27,11 +27,11 @@ class Stepper:
     """Runs training steps, by replaying a recording if there is one.
 
     Args:
-        compute: the step; its shapes may depend on nothing but the number of tokens.
-        generator: what it draws random numbers from, beside torch's own generator.
+        compute: the step; its shapes may depend only on the number of tokens.
+        generator: source of its random numbers, besides torch's own generator.
         record: whether to record at all; otherwise every step runs as plain PyTorch.
         ranks: the processes that train together. Each draws its own numbers from torch's generator, such as those
-            of dropout: they depend on the step and the rank, so that no checkpoint needs them.
+            of dropout: they depend only on the step and the rank, so checkpoints need not store them.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Stepper:
         self._pool = torch.cuda.graph_pool_handle() if record else None
 
     def __call__(self, step: Step, phase: Hashable = None) -> Numbers:
-        """One step. `phase` is what changes the computation but not the shapes, such as that of a loss."""
+        """One step. `phase` names what changes the computation but not the shapes, such as a loss's phase."""
         self.generator.manual_seed(step.seed)
         if self.ranks is not None:
             torch.manual_seed(seed_for(step.seed, self.ranks.own))
@@ -60,7 +60,7 @@ class Stepper:
         except RuntimeError as error:
             raise SelhnError(
                 f"the training step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}): "
-                "a model or loss that looks at its numbers on the host cannot be. Train with capture=never"
+                "a model or loss that reads its values on the host cannot be. Train with capture=never"
             ) from error
         self._recordings[shape] = recording
         return recording.replay(step.pairs)
@@ -73,8 +73,8 @@ class _Recording:
         self.pairs = step.pairs.each(Tensor.clone)
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(generator)
-        # All recordings share their memory: each uses it from start to end, and no two run at once. Only this
-        # thread is recorded: another one may be bringing features over.
+        # All recordings share one memory pool, because no two run at once. Only this
+        # thread is recorded: another one may be copying features.
         here = torch.cuda.current_stream()
         with torch.cuda.graph(self.graph, pool=pool, stream=here, capture_error_mode="thread_local"):
             self.numbers = Numbers.of(compute(self.pairs, step.num_tokens))
@@ -98,5 +98,5 @@ def recording_stream(device: torch.device) -> Iterator[None]:
     try:
         with torch.cuda.stream(stream):
             yield
-    finally:  # also after an error: what comes next may read or free what this stream still uses
+    finally:  # also after an error: later code may read or free what this stream still uses
         torch.cuda.current_stream(device).wait_stream(stream)

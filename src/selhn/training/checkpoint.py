@@ -15,14 +15,14 @@ from selhn.training.config import TrainConfig, respelled
 from selhn.training.optim import flatten_optimizer, unflatten_optimizer
 from selhn.training.protocols import Protocol
 
-LOSS, PROTOCOL, AVERAGE = "loss.", "protocol.", "average."  # before the names of what each of them keeps
+LOSS, PROTOCOL, AVERAGE = "loss.", "protocol.", "average."  # prefixes of their tensors
 DEFAULTS = {key: repr(value) for key, value in asdict(TrainConfig()).items()}
-"""What settings were before they existed: those that an older checkpoint does not have."""
+"""Values of settings that an older checkpoint does not have, from before they existed."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands: `step` steps are done, `step_in_epoch` of them in epoch `epoch`."""
+    """The position of a run: `step` steps are done, `step_in_epoch` of them in epoch `epoch`."""
 
     epoch: int = 0
     step_in_epoch: int = 0
@@ -34,7 +34,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What a run consists of, so that it can be saved and resumed as if nothing had happened."""
+    """The full state of a run, so that it can be saved and resumed exactly."""
 
     folder: RunFolder
     identity: Mapping[str, str]
@@ -61,7 +61,7 @@ class Checkpoints:
         self.folder.write_checkpoint(name, self.protocol.model, tensors, content)
 
     def load(self) -> tuple[Position, list[str]]:
-        """Load the newest checkpoint that is what was written; tells what was found damaged on the way."""
+        """Load the newest undamaged checkpoint; reports the damaged ones it skipped."""
         latest, tensors, content, skipped = next(self.folder.read_checkpoints())
         said = [f"{skipped}. Continuing from the checkpoint before, {latest.name}."] if skipped else []
         try:
@@ -85,7 +85,7 @@ class Checkpoints:
         unflatten_optimizer(self.optimizer, tensors, groups)
         kept = _named(PROTOCOL, tensors)
         if isinstance(self.protocol.loss, nn.Module):
-            # Older checkpoints have what a loss learns among the tables of its protocol.
+            # Older checkpoints store a loss's parameters among the tables of its protocol.
             self.protocol.loss.load_state_dict(_named(LOSS, {**tensors, **kept}), strict=False)
         self.protocol.load_state(kept)
         if self.protocol.average is not None:
@@ -98,7 +98,7 @@ class Checkpoints:
         return position, said
 
     def _with_best(self, position: Position, said: list[str]) -> Position:
-        """See that the best model is what was written; else take it from the checkpoint of its epoch."""
+        """Verify the best model; if it is damaged, take it from the checkpoint of its epoch."""
         model, average, best = self.protocol.model, self.protocol.average, self.folder.file("best")
         if position.best_epoch < 0:
             return position
@@ -126,7 +126,7 @@ class Checkpoints:
 
 
 def _of_alarm(heard: Any) -> dict[str, Any]:
-    """What a checkpoint keeps of the stall alarm; values of other kinds are refused."""
+    """The stall alarm's part of a checkpoint; values of wrong types are refused."""
     try:
         names = {field.name for field in fields(StallAlarm)}
         known = {name: value for name, value in dict(heard).items() if name in names}

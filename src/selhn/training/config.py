@@ -21,12 +21,12 @@ from selhn.runs import OWN
 NAMED = ("model", "loss", "data")
 OLD_SPELLINGS = {"features": "feature_precision", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 OLD_SPELLINGS |= {repr(old): repr(new) for old, new in OLD_SPELLINGS.items()}
-"""What earlier versions wrote into the files of a run, plain and quoted."""
+"""Names that earlier versions wrote into the files of a run, plain and quoted."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a model is trained, whatever the model, the loss and the data are."""
+    """Settings of training that do not depend on the model, the loss or the data."""
 
     epochs: int = 20
     """Passes over the training split."""
@@ -35,15 +35,15 @@ class TrainConfig:
     lr: float = 5e-4
     """Learning rate of AdamW."""
     weight_decay: float = 0.01
-    """Weight decay of AdamW: in each step a weight shrinks by this share, times the learning rate."""
+    """Weight decay of AdamW: each step shrinks a weight by this share times the learning rate."""
     schedule: Literal["step", "constant", "cosine"] = "step"
-    """The learning rate: times `decay_by` at the epochs `decay_at`; constant; or half a cosine down to 0."""
+    """Learning rate: times `decay_by` at the epochs `decay_at`; constant; or half a cosine down to 0."""
     decay_at: tuple[int, ...] = ()
     """Epochs (from 0) at whose start `schedule=step` multiplies the learning rate by `decay_by`."""
     decay_by: float = 0.1
     """What the learning rate is multiplied by at each epoch of `decay_at`."""
     lr_warmup: float = 0.0
-    """Epochs in which the learning rate first rises to its value, in equal steps; 0.5 is half an epoch."""
+    """Epochs of linear warm-up of the learning rate; 0.5 is half an epoch."""
     ema: float = 0.0
     """Decay of the moving average of the weights, such as 0.999; 0 for none. The averaged model is then
     evaluated on dev, kept as the best and measured on test."""
@@ -60,35 +60,35 @@ class TrainConfig:
     corrupt_words: float = 0.2
     """Share of a text's words that is masked, replaced or deleted at random, in training only."""
     mask_same_image: bool = True
-    """Whether captions of one image in a batch are kept from being negatives of each other."""
+    """Whether captions of one image in a batch are excluded as negatives of each other."""
     noise: float = 0.0
-    """Share of the training texts that are given a wrong image, as in the experiments of NCR."""
+    """Share of the training texts that get a wrong image, as in the experiments of NCR."""
     seed: int = 0
     """Seed of the weights, the order of the pairs and the augmentation."""
     device: str = "auto"
-    """Such as cpu, cuda or cuda:1; auto takes a GPU if there is one."""
+    """cpu, cuda, cuda:1 or the like; auto takes a GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the encoders; auto is bfloat16 on a GPU that supports it."""
     feature_precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
-    """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
+    """Storage precision of features on a GPU; auto is the precision of the encoders."""
     feature_bytes: int = 0
     """GPU memory for features; 0 means half of what is free. What does not fit stays on the host."""
     capture: Literal["auto", "always", "never"] = "auto"
-    """Whether steps are recorded as a CUDA graph; auto does on a GPU, with losses of selhn."""
+    """Whether steps are recorded as a CUDA graph; auto records on a GPU, with losses of selhn."""
     chunk: int = 0
     """Pairs that a process encodes at a time, for large batches on small devices; 0 means all. The embeddings of
     the whole batch are compared, and each chunk is encoded again for its gradients: the same step in less
     memory and more time, for embedding models. Steps are not recorded then, and batch norms see a chunk at a time."""
     two_pass: bool = False
-    """Whether all pairs are scored without a gradient, and then only those that have one again: the same step
+    """Score all pairs without gradients first, then only those that need a gradient again: the same step
     in less time, for cross-attention and losses of hardest negatives."""
     checkpoint_every: int = 0
-    """Steps between checkpoints within an epoch; 0 means at its end only."""
+    """Steps between checkpoints within an epoch; 0 saves only at its end."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that makes a run: names at the edge, settings of each, and how to train."""
+    """The whole configuration of a run: model, loss and data by name, the settings of each, and training."""
 
     model: str = "rvse"
     loss: str = "selhn"
@@ -100,7 +100,7 @@ class RunConfig:
 
     @property
     def own(self) -> list[str]:
-        """What of it only Python code can make, because it is in no table."""
+        """The parts that only Python code can create, because they are not registered."""
         named = {kind: getattr(self, kind) for kind in NAMED}
         return [f"{kind} ({name.removeprefix(OWN)})" for kind, name in named.items() if name.startswith(OWN)]
 
@@ -126,7 +126,7 @@ class RunConfig:
 
 
 def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from the files of a run, with the names of today in place of those of earlier versions."""
+    """Settings from the files of a run, with names of earlier versions replaced by current ones."""
     return {
         OLD_SPELLINGS.get(name, name): OLD_SPELLINGS.get(value, value) if isinstance(value, str) else value
         for name, value in settings.items()
@@ -136,7 +136,7 @@ def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
 def describe_objects(
     model: AbstractMatcher, loss: Callable[..., Any], data: Data, train: TrainConfig
 ) -> RunConfig:
-    """The configuration of a run from Python: names of what is in the tables, `own:` before the rest."""
+    """The configuration of a run from Python: registered objects by name, `own:` before all others."""
     of_model = model.name or OWN + type(model).__name__
     of_loss = next((name for name, entry in LOSSES.items() if type(loss) is entry.loss), None)
     settings = loss_settings(loss) if isinstance(loss, AbstractLoss) and of_loss else {}
@@ -155,7 +155,7 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     """The configuration with `key=value` settings applied.
 
     `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`,
-    `loss.epsilon=0.02`, `data.images=2000` for the settings of each. Another model or loss keeps those
+    `loss.epsilon=0.02`, `data.images=2000` for the settings of each. A changed model or loss keeps those
     settings of the configuration that it has too.
     """
     values = key_values(settings)
@@ -177,14 +177,14 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
 
 
 def _makes(kind: str, name: str) -> Collection[str] | None:
-    """The settings of a model or a loss of the tables; None for data, and for a name that is in no table."""
+    """The settings of a registered model or loss; None for data and for unknown names."""
     if kind == "model" and name in MODELS:
         return inspect.signature(MODELS[name].build).parameters
     return inspect.signature(LOSSES[name].loss).parameters if kind == "loss" and name in LOSSES else None
 
 
 def key_values(settings: Sequence[str]) -> dict[str, Any]:
-    """`key=value` words as names and values; numbers, lists and true or false are read as such."""
+    """Parse `key=value` words; numbers, lists, true and false become Python values."""
     values = {}
     for setting in settings:
         key, separator, text = setting.partition("=")
@@ -210,7 +210,7 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 
 
 def _fit(name: str, value: Any, kind: Any) -> Any:
-    """A value as the field has it, if nothing is lost by that."""
+    """The value converted to the field's type, if that loses nothing."""
     value = 0.0 if name == "ema" and value is None else _number(value)
     if get_origin(kind) is tuple:
         value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value

@@ -17,11 +17,11 @@ from selhn.diagnose import StallAlarm
 from selhn.training.trackers import Trackers
 
 READ_EVERY = 20
-"""Steps between two readings of the numbers on the device, since reading waits for the device."""
+"""Steps between two reads from the device, since reading waits for the device."""
 
 
 class Numbers(NamedTuple):
-    """What a step says about itself: one vector on the device, and what its entries are called."""
+    """The measurements of a step: one vector on the device, and the names of its entries."""
 
     names: tuple[str, ...]
     values: Float[Tensor, " numbers"]
@@ -33,14 +33,14 @@ class Numbers(NamedTuple):
 
 
 def is_fatal(name: str, value: float) -> bool:
-    """Whether a number of a step says that its update has made weights NaN or infinite."""
+    """Whether this number of a step means that its update made weights NaN or infinite."""
     return (name == "loss" or name.startswith("grad_")) and not math.isfinite(value)
 
 
 class Meter:
-    """Collects the numbers of every step, writes them to `log.jsonl`, and says what the stall alarm says.
+    """Collects the numbers of every step, writes them to `log.jsonl`, and passes on the stall alarm.
 
-    The position in the file is part of a checkpoint, so that a resumed log has no line twice.
+    A checkpoint stores the position in the file, so a resumed log has no line twice.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Meter:
     ):
         self.alarm, self._say, self._trackers = alarm, say, trackers or Trackers()
         self.summary = ""
-        """The last numbers read, for a person."""
+        """The last numbers read, as readable text."""
         self._unread: list[tuple[int, int, Numbers]] = []
         self._file: TextIO | None = None
         if path is not None:
@@ -69,7 +69,7 @@ class Meter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # The last steps before an error are those that explain it; only a broken device may keep them.
+        # Write the last steps before an error, which explain it; only a broken device can prevent that.
         with suppress(RuntimeError) if exception[0] is not None else nullcontext():
             self._read()
         if self._file is not None:
@@ -96,7 +96,7 @@ class Meter:
             broken += [(step, name) for name, value in row.items() if is_fatal(name, value)]
         self._unread = []
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
-        if broken:  # before a checkpoint is written, which would hold weights that are not numbers
+        if broken:  # stop before a checkpoint with NaN weights is written
             step, name = broken[0]
             raise SelhnError(
                 f"{name} is not a finite number in step {step}, and so the weights are not: "
@@ -109,7 +109,7 @@ class Meter:
         self._trackers.log(row)
 
     def flush(self) -> int:
-        """Write everything to the disk; returns the position in the file."""
+        """Flush everything to the disk; returns the position in the file."""
         self._read()
         if self._file is None:
             return 0

@@ -1,4 +1,4 @@
-"""The one training loop."""
+"""The training loop."""
 
 import json
 import signal
@@ -50,10 +50,10 @@ class Run:
     dev: Metrics
     """Metrics of the epoch with the highest RSUM on dev."""
     test: Metrics
-    """Metrics of that epoch on test, read once, at the end; over the folds of the split, five for COCO (COCO 1K)."""
+    """Metrics of that epoch on test, measured once at the end; over the folds of the split, five for COCO."""
     best_epoch: int
     stalled: str | None
-    """What the stall alarm said, if it went off and training has not left the plateau since."""
+    """The stall alarm's message, if training stalled and has not left the plateau since."""
 
 
 def train(
@@ -68,18 +68,18 @@ def train(
     track: Any = None,
     **settings: Any,
 ) -> Run:
-    """Train a model on `data.train`, keep its best epoch on `data.dev`, measure that one once on `data.test`.
+    """Train a model on `data.train`, keep its best epoch on `data.dev`, and measure it once on `data.test`.
 
     Args:
-        model: any `AbstractMatcher` with a tokenizer. It ends with the weights of its best epoch on dev.
+        model: any `AbstractMatcher` with a tokenizer. It ends up with the weights of its best epoch on dev.
         data: what `load_data` returns, or a `Data` of your own.
         loss: a loss of selhn, or any function from scores `(B, B)`, pairs on the diagonal, to one number; if it is
             a module with parameters, these are trained too.
-        out: folder of the run: its settings, log, checkpoints, best model, results and verdict.
+        out: folder for the run's settings, log, checkpoints, best model, results and verdict.
         config: the settings of training; by default `TrainConfig()`.
         resume: continue the run in `out` from its latest checkpoint, to the same end, bit for bit on the CPU.
         quiet: show no progress.
-        track: where the curves go too: "tensorboard", "wandb", "trackio", "mlflow", an object with
+        track: where to send the curves as well: "tensorboard", "wandb", "trackio", "mlflow", an object with
             `log(dict, step=)`, or a list of these. By default TensorBoard, if it is installed.
         settings: fields of `TrainConfig` that replace those of `config`, such as `epochs=20, lr=5e-4`.
 
@@ -112,7 +112,7 @@ def train_in(
 ) -> Run:
     """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line.
 
-    Of several processes (`torchrun`) each computes its part of every batch; rank 0 does all else.
+    With several processes (`torchrun`) each computes its part of every batch; rank 0 does everything else.
     """
     config, settings, rate = run.train, run.to_dict(), None
     with joined() as ranks, synced(model) if ranks is not None else nullcontext():
@@ -138,7 +138,7 @@ def train_in(
             meter = Meter(log, position.log_position, alarm, progress.say, trackers)
 
             def pause(save: bool) -> None:
-                """Between two steps: save if it is time to, and if a signal has come, save and stop."""
+                """Between two steps: save if it is time; if a signal has arrived, save and stop."""
                 number = interrupted() if ranks is None else ranks.most(interrupted(), device)
                 if first and (number or save):
                     parts.save(replace(position, log_position=meter.flush()))
@@ -191,7 +191,7 @@ def _set_up(
     device: torch.device,
     ranks: Ranks | None,
 ) -> Checkpoints:
-    """All that a run consists of, on its device; nothing is written."""
+    """Everything a run consists of, on its device; nothing is written."""
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
     kind, number = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
@@ -227,7 +227,7 @@ def _begin_epoch(parts: Checkpoints, epoch: int, position: Position) -> None:
 
 
 def _judged(parts: Checkpoints, position: Position, meter: Meter, progress: Progress) -> Position:
-    """At the end of an epoch: how the model does on dev, kept if it is the best so far."""
+    """At the end of an epoch: evaluate on dev, and keep the model if it is the best so far."""
     protocol, epoch = parts.protocol, position.epoch - 1
     judged = protocol.model if protocol.average is None else protocol.average.current()
     dev, probed = evaluate(judged, protocol.data.dev), probe_split(judged, protocol.data.dev)
@@ -259,7 +259,7 @@ def _results(
         folder.write_verdict(verdict.to_dict())
         trackers.table("verdict", [verdict.row], position.step)
     trackers.table("results", [{"split": "dev", **dev}, {"split": "test", **test}], position.step)
-    # The last file: a run that has it is finished, and is not continued.
+    # The last file: a run that has it is finished and is not continued.
     folder.write_results(results)
     return results
 
@@ -276,9 +276,9 @@ def _load_in_turn(
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], int]]:
-    """Let the step finish when Ctrl-C is pressed or SIGTERM or SIGHUP comes; the second stops at once.
+    """Let the step finish on Ctrl-C, SIGTERM or SIGHUP; a second signal stops at once.
 
-    The function tells the number of the signal that came, 0 for none. Ignored signals (nohup) stay ignored.
+    The returned function gives the signal that arrived, 0 for none. Ignored signals (nohup) stay ignored.
     """
     came: list[int] = []
 
@@ -303,7 +303,7 @@ def interruptible() -> Iterator[Callable[[], int]]:
 
 
 def _stopped(number: int, said: str = "", progress: Progress | None = None) -> BaseException:
-    """What a signal ends the process with: Ctrl-C as usual, others with the status of a shell."""
+    """The exception that ends the process: KeyboardInterrupt for Ctrl-C, otherwise a shell's exit status."""
     if progress is not None:
         progress.say(said)
     return KeyboardInterrupt(said) if number == signal.SIGINT else SystemExit(128 + number)
@@ -321,7 +321,7 @@ def _how_to_continue(folder: RunFolder, step: int, run: RunConfig) -> str:
 def _identity(
     model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig
 ) -> dict[str, str]:
-    """What must be the same when a run is resumed; the number of epochs may grow."""
+    """What must not change when a run is resumed; the number of epochs may grow."""
     of_loss = repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__)
     if isinstance(loss, AbstractLoss) and isinstance(loss, Learns):  # with the values it starts from
         started = ", ".join(f"{key}={value!r}" for key, value in loss_settings(loss).items())

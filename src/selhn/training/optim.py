@@ -13,26 +13,26 @@ from selhn.models import AbstractMatcher
 from selhn.training.config import TrainConfig
 
 MOST_LR = 1.0
-"""No weight of these models is as large as what a step of AdamW adds at a higher rate."""
+"""Highest useful learning rate: above it, one step of AdamW adds more than any weight of these models."""
 
 
 def make_optimizer(
     model: AbstractMatcher, config: TrainConfig, device: torch.device, of_loss: Sequence[nn.Parameter] = ()
 ) -> torch.optim.AdamW:
-    """AdamW, with a lower rate for a pre-trained text encoder and no decay for what the loss learns."""
+    """AdamW, with a lower rate for a pre-trained text encoder and no decay for parameters of the loss."""
     on_gpu = device.type == "cuda"
     if config.lr > MOST_LR:
         warn(
-            f"lr={config.lr:g}: AdamW moves every weight by about that much in each step, "
-            "from which nothing is learnt; try lr=5e-4"
+            f"lr={config.lr:g}: AdamW changes every weight by about that much in each step, "
+            "too much to learn anything; try lr=5e-4"
         )
     groups = parameter_groups(model, config.lr, config.text_lr_factor)
-    own = set(map(id, model.parameters()))  # a loss from outside may hold the model
+    own = set(map(id, model.parameters()))  # a loss from outside may contain the model
     if of_loss := [parameter for parameter in of_loss if id(parameter) not in own]:
         groups.append({"params": of_loss, "lr": config.lr, "weight_decay": 0.0})
     for group in groups:
         group["initial_lr"] = group["lr"]
-        if on_gpu:  # a recorded step reads the rate from the device whenever it is replayed
+        if on_gpu:  # a recorded step reads the rate from the device on every replay
             group["lr"] = torch.tensor(group["lr"], device=device)
     return torch.optim.AdamW(
         groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu
@@ -54,9 +54,9 @@ def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -
 
 
 def rate_factor(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
-    """What the learning rate is multiplied by in a step (from 0): a function of its number alone.
+    """The factor on the learning rate in a step (from 0): a function of the step number alone.
 
-    A resumed run cannot miss a change of it. Resumed for more epochs, a cosine is that of the longer run.
+    So a resumed run follows the same schedule. Resumed for more epochs, a cosine is that of the longer run.
     """
     rising = config.lr_warmup * steps_per_epoch
     factor = min(1.0, (step + 1) / rising) if rising else 1.0
@@ -69,7 +69,7 @@ def rate_factor(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """The rate of every group as it began, times a factor."""
+    """Set the rate of every group to its initial rate times a factor."""
     for group in optimizer.param_groups:
         rate = group["initial_lr"] * factor
         if isinstance(group["lr"], Tensor):
@@ -108,7 +108,7 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 def unflatten_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
 ) -> None:
-    """The inverse of `flatten_optimizer`; what does not fit the weights is refused."""
+    """The inverse of `flatten_optimizer`; refuses tensors that do not fit the weights."""
     state: dict[int, dict[str, Tensor]] = {}
     mine = optimizer.state_dict()["param_groups"]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -123,7 +123,7 @@ def unflatten_optimizer(
                     raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}")
                 state.setdefault(int(index), {})[key] = tensor
         if [group["params"] for group in groups] != [group["params"] for group in mine]:
-            raise ValueError("it is of other weights")
+            raise ValueError("it belongs to other weights")
         for saved, own in zip(groups, mine):
             for key in own:
                 if not _alike(own[key], saved.get(key, own[key])):
@@ -133,17 +133,17 @@ def unflatten_optimizer(
             f"the checkpoint's optimiser does not fit the model ({error}): start the run again"
         ) from None
     for saved, own in zip(groups, optimizer.param_groups):
-        # A rate that lives on the device stays there.
+        # A rate on the device stays there.
         saved.update(
             {key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)}
         )
-        # How the update is computed is a matter of the device, which may be another one.
+        # How the update is computed depends on the device, which may have changed.
         saved.update({key: own[key] for key in ("fused", "capturable", "foreach") if key in own})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _alike(own: Any, saved: Any) -> bool:
-    """Whether both are numbers, or as many of them; anything goes for what is none."""
+    """Whether both are numbers, or sequences of equally many; other values always fit."""
     if isinstance(own, (tuple, list)):
         return isinstance(saved, (tuple, list)) and len(own) == len(saved) and all(map(_alike, own, saved))
     return not isinstance(own, (int, float)) or isinstance(own, bool) or isinstance(saved, (int, float))

@@ -1,7 +1,7 @@
-"""The runs of the paper's Table 1, RVSE++ and the systems it compares with, and recipes that reach more.
+"""The runs of the paper's Table 1, RVSE++ and the systems it compares with, and stronger recipes.
 
 `rvse_selhn_f8k` is the row `rvse` of the papers' systems with the loss `selhn` on the data set `f8k`;
-`rvse_strong_f8k` is the row `rvse_strong` of our own.
+`rvse_strong_f8k` is the row `rvse_strong` of our own recipes.
 """
 
 import os
@@ -26,7 +26,7 @@ SettingsByData = Mapping[str, Mapping[str, Any]]
 
 
 class Schedule(NamedTuple):
-    """How long a system is trained, at which rate, and in which batches."""
+    """Epochs, learning rate and batch size of a system."""
 
     epochs: int
     decay_at: tuple[int, ...]
@@ -48,11 +48,11 @@ class System:
     train: TrainConfig = field(default_factory=TrainConfig)
     model_settings: SettingsByData = field(default_factory=dict)
     loss_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By loss."""
+    """Settings of the loss, by loss name."""
 
 
 def _schedules(f30k: Schedule, coco: Schedule, small: Schedule) -> Schedules:
-    """`small` is for the world and Flickr8k, which are learnt by heart at a constant rate."""
+    """`small` is for the world and Flickr8k, which a model memorises at a constant rate."""
     return {"world": small, "f8k": small, "f30k": f30k, "coco": coco}
 
 
@@ -65,7 +65,7 @@ def _cross_attention(
 ) -> System:
     """A system of other authors with T-HN or SelHN: only the loss differs, as in the paper."""
     # Official: Adam without weight decay, nothing dropped from regions and words, T-HN summed over the batch.
-    # Captions of one image are kept apart here; the authors' programs let them be negatives of each other.
+    # Captions of one image are not negatives of each other here; in the authors' programs they are.
     train = TrainConfig(weight_decay=0.0, drop_regions=0.0, corrupt_words=0.0)
     return System(
         title, {"hn": hn, "selhn": selhn}, schedules, train, by_data or {}, {"hn": {"reduction": "sum"}}
@@ -89,20 +89,20 @@ _SGR = _schedules(Schedule(40, (30,), 2e-4), Schedule(20, (10,), 2e-4), Schedule
 _SAF = _schedules(Schedule(30, (20,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
 _VSRN = _schedules(Schedule(30, (10, 20), 2e-4), Schedule(30, (15,), 2e-4), Schedule(15, (10,), 2e-4))
 _SMALL_CROSS = Schedule(8, (6,), 5e-4)
-"""For systems that take ten times as long as SCAN: what they learn from 6,000 images, they learn early."""
+"""For systems ten times as slow as SCAN: from 6,000 images they learn everything early."""
 _IMRAM = _schedules(_SCAN["f30k"], _SCAN["coco"], _SMALL_CROSS)
 _GSMN = _schedules(
     Schedule(30, (15,), 2e-4, 64), Schedule(20, (5, 10, 15), 5e-4, 32), _SMALL_CROSS._replace(batch_size=64)
 )
 _GSMN_SMOOTH: SettingsByData = {"coco": {"smooth": 10.0}}
-# The authors give no settings for COCO: those of SGR there.
+# The authors give no settings for COCO, so those of SGR are used.
 _CMCAN = _schedules(Schedule(60, (40,), 2e-4), Schedule(20, (10,), 2e-4), _SMALL_CROSS)
 _NAAF = _schedules(Schedule(20, (10,), 5e-4), Schedule(20, (10,), 5e-4, 256), _SMALL_CROSS)
 # Official: three stages, from the weights of the one before, the later two with SGD, in epochs of one caption per
 # image. Here each form is trained from the start, with the optimiser and the rates of the first stage.
 _CAMP = _schedules(Schedule(30, (10, 20), 1e-3), Schedule(30, (10, 20), 1e-3), Schedule(10, (6, 8), 1e-3, 64))
 _IMRAM_SMOOTH: SettingsByData = {"coco": {"smooth": 11.0}}
-# The authors' task was another: classes of ImageNet. So the schedule is that of Table 1, and only their loss
+# The authors' task was classification on ImageNet. So the schedule is that of Table 1, and only the loss
 # is theirs.
 _DEVISE_LOSS = {"triplet": {"margin": 0.1, "reduction": "sum", "anchors": "images"}}
 _DEVISE_TRAIN = TrainConfig(weight_decay=0.0, drop_regions=0.0, corrupt_words=0.0)
@@ -113,7 +113,7 @@ _REGIONS: SettingsByData = {
 _CVSE = _schedules(Schedule(50, (25,), 2e-4), Schedule(30, (15,), 2e-4), Schedule(20, (15,), 2e-4))
 _CVSE_REGIONS = {**_REGIONS, "coco": {**_REGIONS["coco"], "label_ratio": 0.40, "fuse_alpha": 0.90}}
 _SUMMED = dict.fromkeys(("hn", "selhn"), {"reduction": "sum"})
-"""With SelHN too: a model with a further loss of its own, which is summed, needs the same proportion."""
+"""Summed for SelHN too: a model with an extra summed loss needs the same proportion."""
 _LSE: SettingsByData = {data: {"lambda_lse": 20.0 if data == "coco" else 5.0} for data in DATASETS}
 
 SYSTEMS: Mapping[str, System] = {
@@ -160,7 +160,7 @@ SYSTEMS: Mapping[str, System] = {
 RECIPES: Mapping[str, tuple[str, str]] = {
     f"{model}_{loss}": (model, loss) for model, system in SYSTEMS.items() for loss in system.rsum
 }
-"""Model and loss of every recipe of the papers."""
+"""Model and loss of every recipe from a paper."""
 
 _TAL = {"margin": 0.2, "temperature": 0.05}
 _STRONG = TrainConfig(schedule="constant", lr=2e-3, ema=0.999, weight_decay=0.3)
@@ -200,7 +200,7 @@ PIXELS: Mapping[str, RunConfig] = {
 }
 """From pixels, for data that was imported with the extractor pixels_SIDE_PATCH."""
 DEFAULT_RECIPE = "rvse_strong_world"
-"""Where none is named; `data=` replaces its data set."""
+"""The default recipe; `data=` replaces its data set."""
 _NEGATIVES = {
     "triplet": "all negatives",
     "hn": "the hardest negative",

@@ -1,4 +1,4 @@
-"""From a configuration to a run, and from runs to metrics: names become objects here and nowhere else."""
+"""From a configuration to a run, and from runs to metrics: only here do names become objects."""
 
 import inspect
 import os
@@ -37,7 +37,7 @@ def run_config(
     label: str = "",
     track: Any = None,
 ) -> Run:
-    """Make the data, the model and the loss, and train."""
+    """Create the data, the model and the loss, and train."""
     folder = RunFolder(out)
     folder.check(resume)
     loss = make_loss(config)
@@ -66,7 +66,7 @@ def read_config(run: Path) -> RunConfig:
     folder = RunFolder(run)
     values = folder.config
     if values is None:
-        raise NotFound(f"{run} holds no run with settings: there is no config.yaml in it")
+        raise NotFound(f"{run} holds no run with settings: it has no config.yaml")
     try:
         return RunConfig.from_dict(values)
     except SelhnError as error:
@@ -83,7 +83,7 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
     """The model of a configuration, with weights drawn from the seed.
 
-    Its vocabulary is that of the training texts, or `tokenizer`: a run that is resumed has one already. So is
+    Its vocabulary is built from the training texts unless `tokenizer` is given, as for a resumed run. So is
     its concept graph, if the model has one and none is named.
     """
     torch.manual_seed(config.train.seed)
@@ -106,7 +106,7 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
 
 
 def run_seeds(config: RunConfig, seeds: Sequence[int], out: Path, track: Any = None) -> str:
-    """One run for each seed, in a folder of its own below `out`; a table of what came out."""
+    """One run for each seed, each in its own folder below `out`; prints a table of results."""
     if len(set(seeds)) < len(seeds):
         raise SelhnError(f"a seed is named twice in {', '.join(map(str, seeds))}: name each once")
     runs = {}
@@ -150,9 +150,9 @@ def measure_runs(
     device: str = "auto",
     quiet: bool = True,
 ) -> Iterator[tuple[str, Metrics]]:
-    """The best model of every run under its name, and after several of them what their averaged scores reach.
+    """Metrics of the best model of every run by name; for several runs, also those of their averaged scores.
 
-    A run by itself is ranked by its `logits`. What is averaged are the scores, which for SGR and SAF are
+    A single run is ranked by its `logits`. Several are averaged by their scores, which for SGR and SAF are
     sigmoids, as their authors do. `scores` is a folder that keeps the `logits`; a measurement that was
     stopped resumes from it.
     """
@@ -163,7 +163,7 @@ def measure_runs(
     folds = folds_of(items, folds)
     if folds > 1 and not quiet:
         print(in_folds(items, folds))
-    for model in models:  # before the first of them is scored for hours
+    for model in models:  # checked before hours of scoring
         require_width(model, items)
     averaged = []
     for name, model in zip(names, models):
@@ -182,7 +182,7 @@ def measure_runs(
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """How the runs differ: their paths below their common folder."""
+    """Distinct names for the runs: their paths below their common folder."""
     folders = [run.resolve() for run in runs]
     twice = next((run for run, folder in zip(runs, folders) if folders.count(folder) > 1), None)
     if twice is not None:
@@ -192,7 +192,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 
 def trained_on(run: Path) -> str | None:
-    """The data of a run in words that differ for different data; None if the folder does not say."""
+    """A description of a run's data that is unique to the data; None if the folder does not say."""
     folder = RunFolder(run)
     config = None if folder.config is None else read_config(run)
     named = folder.identity.get("data", None if config is None else config.data)
@@ -205,7 +205,7 @@ def trained_on(run: Path) -> str | None:
 
 
 def require_same_data(runs: Sequence[Path]) -> None:
-    """Refuse runs that were trained on different data, where they say what it was."""
+    """Refuse runs that were trained on different data, as far as known."""
     known = {run: data for run in runs if RunFolder(run).identity and (data := trained_on(run))}
     for run, data in known.items():
         first = next(iter(known))

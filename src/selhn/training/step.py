@@ -1,4 +1,4 @@
-"""One training step: batch, forward, loss, backward, update; and what a run makes its steps from."""
+"""One training step: batch, forward, loss, backward, update; and the setup that all steps share."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from selhn.training.protocols import Protocol
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:
-    """Whether the encoders compute in bfloat16: if the settings say so, by default if the device can."""
+    """Whether the encoders compute in bfloat16: as set, or by default if the device supports it."""
     if config.precision == "auto":
         return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return config.precision == "bfloat16"
@@ -41,7 +41,7 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
         return data
     half: FeaturePrecision = "bfloat16" if uses_bfloat16(config, device.type) else "float32"
     precision = half if config.feature_precision == "auto" else config.feature_precision
-    # Features are moved on a CPU only by request: it is not asked how much memory is free.
+    # On a CPU features are moved only by request: free memory is not queried.
     free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**62
     budget = config.feature_bytes or free
     splits = (data.train, data.dev, data.test)
@@ -52,7 +52,7 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
         raise SelhnError(
             f"feature_precision={precision} takes {needed / 2**30:.1f} GiB and feature_bytes allows "
             f"{budget / 2**30:.1f} GiB of the device: take int8, raise feature_bytes, "
-            "or leave feature_precision=auto to read them as needed"
+            "or set feature_precision=auto to read them as needed"
         )
     train, dev, test = (make_resident(split, device, precision) for split in splits)
     return replace(data, train=train, dev=dev, test=test)
@@ -98,10 +98,10 @@ def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Steppe
         and batches.device.type == "cuda"
         and isinstance(
             loss, AbstractLoss
-        )  # any other function might look at its numbers, which a recording cannot
+        )  # any other function might read its values, which a recording cannot
         and protocol.capturable
         and protocol.ranks is None  # an exchange through the host cannot be recorded,
-        and not config.chunk  # nor a look at the generator before a chunk is encoded again
+        and not config.chunk  # nor can reading the generator before a chunk is encoded again
     )
     return Stepper(partial(training_step, protocol, optimizer), batches.generator, record, protocol.ranks)
 
@@ -131,7 +131,7 @@ def training_step(
     _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
     trained = [*model.parameters(), *learnt_by(loss)]
     if protocol.ranks is not None:
-        protocol.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may hold the model
+        protocol.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may contain the model
     norms = parameter_norms(trained)
     numbers = {
         "loss": value.detach(),

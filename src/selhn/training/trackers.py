@@ -1,4 +1,4 @@
-"""Where the curves of a run go besides its folder: TensorBoard, Weights & Biases, trackio, MLflow, or your object."""
+"""Trackers for the curves of a run: TensorBoard, Weights & Biases, trackio, MLflow, or your own object."""
 
 import importlib
 import importlib.util
@@ -17,7 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Tracker:
-    """An object with `log(dict, step=)`; its `alert(title=, text=)` is called too, if it has one."""
+    """An object with `log(dict, step=)` and optionally `alert(title=, text=)`."""
 
     def __init__(self, run: Any):
         self.run = run
@@ -28,7 +28,7 @@ class Tracker:
         raise NotImplementedError
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """The settings of our run; an object that only logs gets none, nor a table."""
+        """Record the run's settings; an object that only logs gets neither settings nor a table."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         self.run.log(dict(numbers), step=step)
@@ -38,10 +38,10 @@ class Tracker:
             self.run.alert(title=title, text=text)
 
     def table(self, name: str, rows: Rows, step: int) -> None:
-        """A table of what came out."""
+        """Record a table of results."""
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send what is still queued."""
 
     def close(self, finished: bool) -> None:
         self.run.finish()
@@ -124,7 +124,7 @@ class MLflow(Tracker):
 
     @classmethod
     def start(cls, folder: RunFolder, name: str) -> "Tracker":
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # which it would send to its makers
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with needs("mlflow"):
             import mlflow
         client = mlflow.MlflowClient()
@@ -196,7 +196,7 @@ class Trackers:
 
 
 def known_trackers(track: Any, folder: RunFolder) -> list[Any]:
-    """What `track` names or holds; None is TensorBoard, if it is installed and the run has a folder."""
+    """The trackers that `track` names or holds; None: TensorBoard, if installed and the run has a folder."""
     if track is None:
         return ["tensorboard"] if folder.path and importlib.util.find_spec("tensorboard") else []
     wanted = (
@@ -216,7 +216,7 @@ def known_trackers(track: Any, folder: RunFolder) -> list[Any]:
 def tracked(
     wanted: Sequence[Any], folder: RunFolder, model: str, settings: Mapping[str, Any]
 ) -> Iterator[Trackers]:
-    """The trackers of a run; those that are named are started here, and closed at the end."""
+    """The trackers of a run; named ones are started here and closed at the end."""
     name = model if folder.path is None else "-".join(folder.path.parts[-2:]).strip("-/")
     each: list[Tracker] = []
     finished = False
@@ -234,13 +234,13 @@ def tracked(
 
 
 def kind_of(run: object) -> type[Tracker]:
-    """What a run that somebody else has started belongs to."""
+    """The tracker class for a run object that was started elsewhere."""
     package = type(run).__module__
     return TensorBoard if "tensorboard" in package else TRACKERS.get(package.partition(".")[0], Tracker)
 
 
 def flat(nested: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """One level; names of inner levels are joined by a dot."""
+    """Flatten to one level; inner names are joined by a dot."""
     found: dict[str, Any] = {}
     for name, value in nested.items():
         found |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}

@@ -93,7 +93,7 @@ def test_images_of_nothing_but_zeros(precomp):
 
 def test_ids_that_occur_twice(precomp):
     precomp.text("train_ids.txt", [0, 1, 2, 3, 1, 5])
-    only_problem(precomp.folder, "train: 1 ids", "'1' for images 1, 4", "an id of its own")
+    only_problem(precomp.folder, "train: 1 ids", "'1' for images 1, 4", "its own id")
 
 
 def test_an_image_in_two_splits(precomp):

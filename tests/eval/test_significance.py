@@ -74,7 +74,7 @@ def test_prints_one_sentence():
     ("arguments", "sentence"),
     [
         ({"num_samples": 0}, "draw at least one"),
-        ({"ks": ()}, "different whole numbers from 1 up"),
+        ({"ks": ()}, "different whole numbers of at least 1"),
         ({"ties": "none"}, "takes one of"),
         ({"scores_b": np.zeros((60, 299))}, r"scores_b \(60, 299\): score the same images"),
         ({"scores_b": np.zeros(60)}, "scores_b has shape"),

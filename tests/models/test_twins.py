@@ -74,7 +74,7 @@ def test_evaluation_search_and_what_is_refused(tmp_path):
     assert evaluate(attending, data.test).rsum > 0
     with pytest.raises(ValueError, match="compares regions with words and has no single vector"):
         Index.build(attending, data.test)
-    with pytest.raises(ValueError, match="two networks that look in their own ways"):
+    with pytest.raises(ValueError, match="two networks with different attention"):
         pair_attention(attending, data.test, 0, "a red ball")
     for number in (0, 3):
         with pytest.raises(ValueError, match=r"networks of rvse is .*choose 1, or 2"):

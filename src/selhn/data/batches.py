@@ -20,13 +20,13 @@ from selhn.data.splits import Split, refuse_not_finite
 from selhn.data.steps import Pairs, Step, prefetched, seed_for
 from selhn.text import Tokenizer
 
-# Keeps the random streams of order and augmentation apart.
+# Keeps the random streams of order and augmentation independent.
 ORDER, AUGMENTATION = 0, 1
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """As in VSE-infinity: shares of regions left out, and of words masked, replaced or deleted."""
+    """As in VSE-infinity: share of regions left out, and of words masked, replaced or deleted."""
 
     drop_regions: float = 0.2
     corrupt_words: float = 0.2
@@ -38,7 +38,7 @@ class Augmentation:
 
 
 MOST_KEPT = 4
-# Of every split that is in use, by tokenizer and device; the tokenizer is kept so that its id stays its own.
+# For every split in use, by tokenizer and device; the tokenizer is kept alive so that its id stays unique.
 _ENCODED: WeakKeyDictionary[Split, dict[tuple[int, str], tuple[Tokenizer, "EncodedTexts"]]] = (
     WeakKeyDictionary()
 )
@@ -54,7 +54,7 @@ class EncodedTexts:
 
     @classmethod
     def of(cls, split: Split, tokenizer: Tokenizer, device: torch.device | str = "cpu") -> "EncodedTexts":
-        """Every caption of the split, tokenised once, also if it is evaluated after every epoch."""
+        """Every caption of the split, tokenised once, even if it is evaluated after every epoch."""
         known = _ENCODED.setdefault(split, {})
         key = (id(tokenizer), str(device))
         if key not in known:
@@ -69,7 +69,7 @@ class EncodedTexts:
     def take(
         self, texts: Int[Tensor, " B"], num_tokens: int
     ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """The first tokens of some texts, which are given on the device of the tokens."""
+        """The first tokens of some texts; their numbers are on the same device as the tokens."""
         tokens = self.tokens[:, :num_tokens].index_select(0, texts)
         return tokens, self.mask[:, :num_tokens].index_select(0, texts)
 
@@ -77,10 +77,10 @@ class EncodedTexts:
 def drop_regions(
     mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator, part: Part | None = None
 ) -> Bool[Tensor, "B M"]:
-    """The mask with each region left out with that probability, but never the last one of an image."""
+    """The mask with each region dropped with that probability; every image keeps at least one."""
     draw = Part.of(mask, part).draw(torch.rand, mask.shape[1], generator=generator, device=mask.device)
     draw = draw.masked_fill(~mask, -1)
-    # The region that drew highest stays in any case: it is dropped only when all others are too.
+    # The region with the highest draw always stays: otherwise it would be dropped last.
     return mask & ((draw >= share) | (draw == draw.amax(1, keepdim=True)))
 
 
@@ -90,7 +90,7 @@ def corrupt_words(
 ) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:  # fmt: skip
     """Change a share of the words as in VSE-infinity: half are masked, a tenth replaced, the rest deleted.
 
-    The pieces of a word share its fate. Start and end always stay, unlike in the public BiGRU code, so that
+    The pieces of a word change together. Start and end always stay, unlike in the public BiGRU code, so that
     no text is ever empty. Shapes do not change: what follows a deleted word moves left.
     """
     if not 0 <= share <= 1:
@@ -119,19 +119,19 @@ def corrupt_words(
 
 
 class Batches:
-    """A split as batches of pairs, one for each caption, in a new order every epoch.
+    """A split as batches of pairs, one pair per caption, in a new order every epoch.
 
-    `steps` does all that needs the host, ahead of time; `assemble` does the rest on the device, with shapes
-    that only `num_tokens` decides and without waiting for anything, so that it can be recorded and replayed.
+    `steps` does the host's work ahead of time; `assemble` does the rest on the device, with shapes
+    that depend only on `num_tokens` and without waiting, so that it can be recorded and replayed.
 
     Args:
-        augmentation: what is changed at random; None for nothing.
-        device: where batches appear. Features on that device are gathered there (`split.features.to(device)`
+        augmentation: random changes; None for none.
+        device: device of the batches. Features on that device are gathered there (`split.features.to(device)`
             moves them); others are copied while the step before is computed.
-        dtype: the precision in which regions are given.
+        dtype: precision of the regions.
         token_step: round the number of tokens up to a multiple of this, for few different shapes.
         side: names of side inputs that batches carry; they are kept on the device.
-        part: the pairs of every batch that are made here; None for all. They are what they are in whole batches.
+        part: the pairs of every batch made here, identical to those in whole batches; None for all.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Batches:
                 f"batch_size is {batch_size} and {split.name} has {split.num_texts} captions: choose from 1 to that"
             )
         if seed < 0:
-            raise SelhnError(f"seed is {seed}: choose a whole number from 0 up")
+            raise SelhnError(f"seed is {seed}: choose a whole number of at least 0")
         self.split, self.tokenizer = split, tokenizer
         self.batch_size, self.augmentation, self.seed, self.token_step = (
             batch_size,
@@ -165,7 +165,7 @@ class Batches:
         self.side = {name: split.side[name].to(self.device) for name in side}
         if "dependencies" in self.side and augmentation is not None and augmentation.corrupt_words:
             raise SelhnError(
-                "dependencies name words by their places, and corrupt_words deletes words: set it to 0"
+                "dependencies refer to words by position, and corrupt_words deletes words: set it to 0"
             )
         self.texts = EncodedTexts.of(split, tokenizer, self.device)
         self.image_of_text = split.image_of_text.cpu()
@@ -184,7 +184,7 @@ class Batches:
         return torch.randperm(self.split.num_texts, generator=generator)
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
-        """What the batches of an epoch are made of, from a step on."""
+        """The steps of an epoch, from a given step on."""
         steps = self._steps(epoch, start)
         return steps if self.resident else prefetched(steps, self.device)
 
@@ -208,12 +208,12 @@ class Batches:
         return min(self.token_step * -(-longest // self.token_step), self.texts.tokens.shape[1])
 
     def assemble(self, step: Step) -> Batch:
-        """The batch of a step, with regions and words changed at random as its seed says."""
+        """The batch of a step, augmented with the random numbers of its seed."""
         self.generator.manual_seed(step.seed)
         return self.assemble_seeded(step.pairs, step.num_tokens)
 
     def assemble_rows(self, texts: Int[Tensor, " B"]) -> Batch:
-        """Texts given on the host, with their images, changed by the random numbers of `generator`."""
+        """Texts given on the host, with their images, augmented with the random numbers of `generator`."""
         pairs = Pairs(texts.to(self.device), self.image_of_text[texts].to(self.device))
         return self.assemble_seeded(pairs, self._num_tokens(int(self.texts.lengths[texts].max())))
 
@@ -249,7 +249,7 @@ def image_blocks(
 
 
 class TextBlocks:
-    """Every text of a split once, short ones first, so that little padding is computed.
+    """Every text of a split once, shortest first, so that little padding is computed.
 
     `torch.cat([encode(*block) for block in blocks])[blocks.inverse]` is in the order of the split.
     """

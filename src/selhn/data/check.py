@@ -1,4 +1,4 @@
-"""What is in a data folder, and what is wrong with it, in plain words."""
+"""Check a data folder: what it contains and what is wrong with it."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ USUAL_MIN_COUNT = 4
 
 
 def check(path: Path | str, *, scan: bool = True) -> Report:
-    """Look at a data set and say what is there and all that is wrong with it, whatever the files contain.
+    """Describe a data set and everything that is wrong with it, whatever the files contain.
 
     Args:
         scan: read all features once to find numbers that are not finite, and images that are all zero.
@@ -28,7 +28,7 @@ def check(path: Path | str, *, scan: bool = True) -> Report:
     with report.collecting():
         path, name = find_format(path)
         report.lines.append(f"{path}: {name} format")
-        # Codes are scanned in the form that is cheap to unpack.
+        # Scan codes in the form that is cheap to unpack.
         _, splits = read_splits(path, name, report, **({"form": "pca"} if name == "pocket" else {}))
         _check_splits(splits, report, scan)
     return report
@@ -74,24 +74,24 @@ def _describe(split: Split, report: Report) -> None:
     if least == 0:
         without = (counts == 0).nonzero().flatten().tolist()
         report.warnings.append(
-            f"{split.name}: images {some(without)} have no caption: they are never a query, only an answer"
+            f"{split.name}: images {some(without)} have no caption: they are never queries, only candidates"
         )
     twice = [name for name, count in Counter(split.image_names).items() if count > 1]
     if twice:
         rows = [row for row, name in enumerate(split.image_names) if name == twice[0]]
         report.problems.append(
             f"{split.name}: {len(twice)} ids occur more than once, first {twice[0]!r} for images "
-            f"{some(rows)}: give each image an id of its own, or remove the copies"
+            f"{some(rows)}: give each image its own id, or remove the copies"
         )
 
 
 def _scan_features(split: Split, report: Report) -> None:
-    """Read all features once, to find what is not finite or huge, and images that are all zero."""
+    """Read all features once, to find values that are not finite or huge, and images that are all zero."""
     features = split.features
     infinite, zero = [], []
     for block in blocks(features.num_images, 4 * features.num_regions * features.width):
         regions, mask = features.gather(torch.arange(block.start, block.stop))
-        # The largest magnitude tells both: NaN and infinity survive the maximum, and only zeros give zero.
+        # The largest magnitude shows both: NaN and infinity survive the maximum, and only zeros give zero.
         peak = regions.masked_fill(~mask[..., None], 0).abs().flatten(1).amax(1)
         infinite += (block.start + (~(peak <= MOST)).nonzero().flatten()).tolist()
         zero += (block.start + (peak == 0).nonzero().flatten()).tolist()

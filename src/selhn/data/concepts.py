@@ -1,4 +1,4 @@
-"""Concepts of captions, for CVSE: which words they are, how they occur together, which of them a text has."""
+"""Concepts for CVSE: frequent words of captions, how often they occur together, and which a text has."""
 
 import io
 import json
@@ -32,7 +32,7 @@ _LEFT_OUT = FUNCTION_WORDS | set(
 
 
 def build_graph(captions: Sequence[str], number: int = 300) -> ConceptGraph:
-    """The most frequent words of captions, less function words, and how many captions have two of them."""
+    """The most frequent words of captions, without function words, and how often two occur together."""
     # Official: 300 words that a tagger calls objects, motions or properties (7 : 2 : 1), as lemmas of WordNet.
     if not 1 <= number <= MOST_CONCEPTS:
         raise SelhnError(f"the number of concepts is {number}: choose from 1 to {MOST_CONCEPTS}")
@@ -45,7 +45,7 @@ def build_graph(captions: Sequence[str], number: int = 300) -> ConceptGraph:
     together_with = {lemma: sum(counts[word] for word in own) for lemma, own in forms.items()}
     kept = sorted(forms, key=lambda lemma: (-together_with[lemma], lemma))[:number]
     if not kept:
-        raise SelhnError("these captions have no words to make concepts of: give captions in English")
+        raise SelhnError("these captions have no words for concepts: give captions in English")
     graph = ConceptGraph(
         tuple(tuple(forms[lemma]) for lemma in kept),
         torch.zeros(len(kept)),
@@ -60,7 +60,7 @@ def build_graph(captions: Sequence[str], number: int = 300) -> ConceptGraph:
 
 
 def _lemma(word: str, counts: Counter[str]) -> str:
-    """The word without the ending of a plural, if captions have it so."""
+    """The singular of a word, if captions contain it."""
     endings = {"ies": "y", "es": "", "s": ""} if len(word) > 3 and not word.endswith("ss") else {}
     shorter = (word.removesuffix(end) + new for end, new in endings.items() if word.endswith(end))
     return next((lemma for lemma in shorter if lemma in counts and lemma not in _LEFT_OUT), word)
@@ -76,14 +76,14 @@ def concept_labels(graph: ConceptGraph, captions: Sequence[str]) -> Bool[Tensor,
 
 
 def training_labels(graph: ConceptGraph, split: Split) -> Bool[Tensor, "T C"]:
-    """For each caption, the concepts of all captions of its image, as CVSE is trained."""
+    """For each caption, the concepts of all captions of its image, as used to train CVSE."""
     own = concept_labels(graph, split.captions)
     of_image = torch.zeros(split.num_images, own.shape[1]).index_add(0, split.image_of_text, own.float()) > 0
     return of_image[split.image_of_text]
 
 
 def graph_of(data: Data) -> ConceptGraph:
-    """The graph that `selhn data concepts` wrote beside a data set, or that of its training captions."""
+    """The graph that `selhn data concepts` wrote into a data set, or one made from its training captions."""
     path = None if data.source is None else precomp_folder(Path(data.source)) / CONCEPTS_FILE
     return (
         ConceptGraph.read(path) if path is not None and path.is_file() else build_graph(data.train.captions)
@@ -93,17 +93,15 @@ def graph_of(data: Data) -> ConceptGraph:
 def write_concepts(
     source: Path | str, out: Path | None = None, number: int = 300
 ) -> tuple[ConceptGraph, list[Path]]:
-    """Write the concept graph of a data set's training captions into a folder; what was written.
+    """Write the concept graph of a data set's training captions into a folder; returns the written files.
 
-    In the folder of the data set the labels of its training texts are written too (`train_concepts.npy`); a
+    In the data set's own folder, the labels of its training texts are written too (`train_concepts.npy`); a
     model finds the concepts of other texts by their words.
     """
     data, folder = load_data(source), precomp_folder(Path(source))
     graph = build_graph(data.train.captions, number)
     if out is None and not folder.is_dir():
-        raise SelhnError(
-            f"{source} is not a folder: name one for the concepts, selhn data concepts {source} OUT"
-        )
+        raise SelhnError(f"{source} is not a folder: name an output folder, selhn data concepts {source} OUT")
     place = folder if out is None else out
     place.mkdir(parents=True, exist_ok=True)
     written = [place / CONCEPTS_FILE]

@@ -1,4 +1,4 @@
-"""Region features: the one interface, and how images are laid out in a file, in memory or on a device.
+"""Region features: one interface for features in a file, in memory or on a device.
 
 A store is a numpy array (usually mapped from a file, so that only the requested rows are read) or a tensor.
 Nothing here loops over images in Python, except for features that can only be read one image at a time.
@@ -25,7 +25,7 @@ Regions: TypeAlias = tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]
 
 # Large enough that a disk delivers at its full speed, small beside any machine's memory.
 BLOCK_BYTES = 32 * 2**20
-# What torch and numpy both hold without loss; other floats (big-endian, long double) become float32.
+# Types that both torch and numpy have; other floats (big-endian, long double) become float32.
 KEPT_DTYPES = tuple(np.dtype(name) for name in ("float16", "float32", "int8"))
 
 
@@ -47,7 +47,7 @@ class Features(ABC):
         return (regions if dtype is None else regions.to(dtype)), mask
 
     def to(self, device: torch.device | str) -> "Features":
-        """The same features on a device, to gather without a copy; those read on demand do not move."""
+        """The features on a device, to gather there; features that are read on demand stay where they are."""
         return self
 
     def where(self, image: int) -> str:
@@ -107,7 +107,7 @@ class DenseFeatures(Features):
             its captions, or serve several splits.
         mask: which regions are real, (rows, M); all are if it is not given.
         path: the file, for messages.
-        scale: of int8 codes, one number per region: `x = code * scale`.
+        scale: for int8 codes, one number per region: `x = code * scale`.
     """
 
     store: Store
@@ -134,7 +134,7 @@ class DenseFeatures(Features):
         return regions, take(self.mask, rows)
 
     def to(self, device: torch.device | str) -> "DenseFeatures":
-        """These images on a device; an array mapped from a file stays there if the device is the CPU."""
+        """These images on a device; an array mapped from a file stays mapped if the device is the CPU."""
         device = torch.device(device)
         if not isinstance(self.store, Tensor) and device.type == "cpu":
             return self
@@ -165,14 +165,16 @@ class RaggedFeatures(Features):
     def of(
         cls, store: Store, offsets: Int[Tensor, " I_plus_1"], path: Path | None = None
     ) -> "RaggedFeatures":
-        """The store with these offsets, if they fit it."""
+        """The store with these offsets; refuses offsets that do not fit."""
         where = path or "the offsets"
         if len(offsets) == 0 or int(offsets[0]) != 0 or int(offsets[-1]) != len(store):
             raise SelhnError(f"{where}: offsets must begin with 0 and end with the {len(store)} rows")
         counts = offsets.diff()
         if bool((counts < 1).any()):
             image = int((counts < 1).nonzero()[0])
-            raise SelhnError(f"{where}: row {image + 1} says that image {image} has no region: leave it out")
+            raise SelhnError(
+                f"{where}: row {image + 1} says that image {image} has no region: leave the image out"
+            )
         return cls(store, offsets, int(counts.max()) if len(counts) else 1, path)
 
     @property
@@ -193,7 +195,7 @@ class RaggedFeatures(Features):
         return regions, mask
 
     def to(self, device: torch.device | str) -> "RaggedFeatures":
-        """The whole store on a device; an array mapped from a file stays there if the device is the CPU."""
+        """The whole store on a device; an array mapped from a file stays mapped if the device is the CPU."""
         device = torch.device(device)
         if not isinstance(self.store, Tensor) and device.type == "cpu":
             return self
@@ -213,7 +215,7 @@ class ImageByImage(Features):
 
     @abstractmethod
     def images(self, rows: Sequence[int]) -> Sequence[Float[Tensor, "_ F"]]:
-        """The regions of some images, each with as many as it has."""
+        """The regions of some images, without padding."""
 
     def read(self, rows: Int[Tensor, " B"]) -> Regions:
         found = self.images(rows.tolist())

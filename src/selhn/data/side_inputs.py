@@ -1,4 +1,4 @@
-"""Side inputs of a split: what a few models need beyond regions and tokens, read when first used.
+"""Side inputs of a split: inputs that a few models need besides regions and tokens, read when first used.
 
 `base/types.py` has the table of their names, `SIDE_INPUTS`.
 """
@@ -55,7 +55,7 @@ class SideInputs(Mapping[str, Tensor]):
         return len(self._all)
 
     def some(self, images: Int[Tensor, " R"], texts: Int[Tensor, " S"]) -> dict[str, Given]:
-        """What is given for some images and texts; nothing is read before it is used."""
+        """The side inputs of some images and texts; nothing is read before it is used."""
         return {name: partial(self._some, name, images, texts) for name in self._given}
 
     def _some(self, name: str, images: Int[Tensor, " R"], texts: Int[Tensor, " S"]) -> Tensor:

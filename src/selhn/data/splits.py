@@ -1,4 +1,4 @@
-"""What a data set is once it is read: images with features, texts, and which text belongs to which image."""
+"""A data set in memory: images with features, texts, and which text belongs to which image."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from selhn.data.steps import seed_for
 SPLITS = ("train", "dev", "test")
 COCO_FOLDS = 5
 """COCO 1K is the mean over this many folds of the 5,000 test images."""
-NOISE = 2  # keeps this random stream apart from those of order and augmentation
+NOISE = 2  # keeps this random stream independent of order and augmentation
 
 
 def require_folds(num_images: int, folds: int) -> None:
-    """Refuse a number of folds that the images do not divide into."""
+    """Refuse a number of folds that does not divide the images."""
     if folds < 1 or num_images % folds:
         raise SelhnError(
             f"{num_images} images do not divide into {folds} equal folds: choose a divisor of {num_images}"
@@ -33,18 +33,18 @@ def require_folds(num_images: int, folds: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images and texts that are trained on or evaluated together; every image is there once."""
+    """Images and texts that are trained on or evaluated together; every image occurs once."""
 
     name: str
     features: Features
     captions: Sequence[str]
     image_of_text: Int[Tensor, " T"]
     image_names: Sequence[str]
-    """What a person calls image i: a file name or an id."""
+    """The name of image i: a file name or an id."""
     boxes: Float[Tensor, "I M 4"] | None = None
     """x1, y1, x2, y2 of every region as a share of the image's width and height, if they are known."""
     folds: int = 1
-    """How many folds of images it is measured in: `COCO_FOLDS` for the test images of COCO, else 1."""
+    """Number of folds it is evaluated in: `COCO_FOLDS` for the test images of COCO, otherwise 1."""
     given_side: Mapping[str, Given] = field(default_factory=dict)
     """Further side inputs, or functions that read them; `side` has all."""
 
@@ -84,7 +84,7 @@ class Split:
         return self.some(torch.arange(min(most, self.num_images)))
 
     def some(self, rows: Int[Tensor, " R"]) -> "Split":
-        """Some images, by ascending numbers, and their texts."""
+        """Some images, by ascending index, and their texts."""
         texts = torch.isin(self.image_of_text, rows).nonzero()[:, 0]
         return Split(
             self.name,
@@ -106,7 +106,7 @@ class Data:
     dev: Split
     test: Split
     source: str | None = None
-    """What `load_data` was given; None for data that was put together in Python."""
+    """The source that `load_data` was given; None for data built in Python."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings that `load_data` was given."""
 
@@ -129,7 +129,7 @@ class Data:
 
 
 def require_split(split: object) -> None:
-    """Refuse what is not a split, such as a whole data set."""
+    """Refuse anything but a split, such as a whole data set."""
     require_type("split", split, Split, "give a part of a data set, such as data.test")
 
 
@@ -151,8 +151,8 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
     own = split.image_of_text[chosen]
     if not len(chosen) or 2 * int(own.unique(return_counts=True)[1].max()) > len(chosen):
         raise SelhnError(
-            f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}, too few to "
-            "change their images among themselves: raise noise"
+            f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}: too few to "
+            "swap their images: raise noise"
         )
     images = own[torch.randperm(len(own), generator=generator)]
     while len(kept := (images == own).nonzero().flatten()):
@@ -165,7 +165,7 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
 
 
 def resident_bytes(features: Features, precision: FeaturePrecision) -> int:
-    """How much memory `make_resident` takes."""
+    """Memory that `make_resident` takes, in bytes."""
     per_region = features.width * getattr(torch, precision).itemsize + 1 + (4 if precision == "int8" else 0)
     return features.num_images * features.num_regions * per_region
 
@@ -201,7 +201,7 @@ MOST = 1e10
 def refuse_not_finite(
     split: Split, rows: Int[Tensor, " B"], regions: Float[Tensor, "B M F"], most: float = MOST
 ) -> None:
-    """Name the first image whose features are NaN, infinite or huge: it would spoil its whole batch."""
+    """Refuse features that are NaN, infinite or huge, naming the first image: it would spoil its batch."""
     bad = (~(regions.flatten(1).abs() <= most).all(dim=1)).nonzero()  # NaN is not below anything
     if len(bad):
         image = int(rows[int(bad[0, 0])])

@@ -1,4 +1,4 @@
-"""What the batch of a step is made of, and its copy to a device while the step before is computed."""
+"""The ingredients of a batch, and their copy to a device while the previous step is computed."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 DEPTH = 3
-"""Steps that are prepared ahead: one on its way, one waiting, one being gathered."""
+"""Steps prepared ahead: one being copied, one waiting, one being gathered."""
 
 ItemT = TypeVar("ItemT")
 
 
 class Pairs(NamedTuple):
-    """The numbers of B texts and of their images, and features that the device does not have."""
+    """Indices of B texts and of their images, and features that are not on the device."""
 
     texts: Int[Tensor, " B"]
     images: Int[Tensor, " B"]
@@ -30,11 +30,11 @@ class Pairs(NamedTuple):
 
 
 class Step(NamedTuple):
-    """All that a batch is made of."""
+    """Everything a batch is made from."""
 
     pairs: Pairs
     num_tokens: int
-    """N: as many as the longest text of the batch has, or a few more."""
+    """N: the length of the longest text of the batch, or a few more."""
     seed: int
     """Seed of all random changes to the batch."""
 
@@ -48,21 +48,21 @@ def seed_for(*numbers: int) -> int:
 def copying_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream of all copies to a device.
 
-    PyTorch hands out the same 32 streams of a priority over and over: with one of the usual priority a copy
-    might be in the middle of a step that is being recorded.
+    PyTorch reuses the same 32 streams of each priority: with one of the usual priority, a copy
+    might land in the middle of a step that is being recorded.
     """
     return torch.cuda.Stream(device, priority=-1)
 
 
 def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
-    """The same steps with all they need on the device: gathered in a thread, copied on their own stream."""
+    """The same steps with their inputs on the device: gathered in a thread, copied on a separate stream."""
     if device.type != "cuda":
         yield from (step._replace(pairs=step.pairs.each(lambda tensor: tensor.to(device))) for step in steps)
         return
     stream = copying_stream(device)
 
     def send(tensor: Tensor) -> Tensor:
-        # From pinned memory the copy runs beside everything else.
+        # From pinned memory the copy runs in parallel with everything else.
         return tensor if tensor.is_cuda else tensor.pin_memory().to(device, non_blocking=True)
 
     def sent(step: Step) -> tuple[Step, torch.Event]:

@@ -17,7 +17,7 @@ REMEDIES: dict[Kind, str] = {
     "or train on all negatives for the first epoch (loss=warmup)",
     "collapsing": "if the hardest negatives are mined from the start (T-HN), scores can collapse: train with "
     "TripletSelHN (loss=selhn) instead; with SelHN they recover within an epoch or two",
-    "diverging": "divide the learning rate by ten, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
+    "diverging": "lower the learning rate tenfold, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
     "overfitting": "use the weights of the best epoch; add data, dropout of regions and words, or weight decay",
     "unclear": "log more steps, or name the loss: margin, batch, reduction or column (--margin and so on in the shell)",
 }

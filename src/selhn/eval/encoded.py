@@ -1,4 +1,4 @@
-"""A model and a split to scores, and to metrics: every image and every text encoded once."""
+"""From a model and a split to scores and metrics: every image and text is encoded once."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -38,8 +38,8 @@ def evaluate(
 ) -> Metrics:
     """Recall of a model on a split, as the mean over `folds` of its images.
 
-    By default `folds` is that of the split: five for the test images of COCO (COCO 1K), else one. With `truth`
-    (`selhn.data.read_truth`: CxC, ECCV Caption) all images are measured at once, by its true pairs.
+    By default `folds` is that of the split: five for the test images of COCO (COCO 1K), otherwise one. With
+    `truth` (`selhn.data.read_truth`: CxC, ECCV Caption) all images are measured at once, by its true pairs.
 
     `path`, `byte_budget` and `quiet` are those of `score_split`.
     """
@@ -86,13 +86,13 @@ def score_split(
     one block of texts and the result are in memory.
 
     Args:
-        block: images, and texts, that are encoded at a time.
-        for_ranking: takes `model.logits`, which do not tie when all sigmoids are 1.
+        block: number of images, or texts, that are encoded at a time.
+        for_ranking: use `model.logits`, which do not tie when all sigmoids are 1.
         path: a folder that keeps the result as `scores.npy` for `numpy.load`, written block by block;
-            what it has already is not scored again. The tensor is then the file, mapped into memory.
-        byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
+            blocks that are already there are not scored again. The result is then the memory-mapped file.
+        byte_budget: memory for the pairs scored at a time; None for a gigabyte, on a GPU for a
             quarter of its memory. Only cross-attention needs it.
-        quiet: if False, a terminal shows how far it has come.
+        quiet: if False, show progress on a terminal.
     """
     blocks = _text_blocks(model, split, block)
     score = model.logits if for_ranking else model.score
@@ -123,7 +123,7 @@ def score_split(
 
 
 class _InMemory:
-    """Scores that are not kept beyond the call, block by block as `StoredScores` takes them."""
+    """Scores kept in memory only, filled block by block like `StoredScores`."""
 
     done = 0
 
@@ -140,7 +140,7 @@ class _InMemory:
 def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tuple[Any, Any]:
     """Every image and text of a split, encoded once on the model's device: two tensors, or two `Fragments`.
 
-    Of a split without texts, the second has no rows.
+    For a split without texts, the second has no rows.
     """
     require_width(model, split)
     if split.num_texts == 0:
@@ -173,7 +173,7 @@ def text_encodings(model: AbstractMatcher, split: Split, blocks: TextBlocks) -> 
 def side_rows(
     model: AbstractMatcher, of: Literal["images", "texts"], split: Split, rows: Int[Tensor, " R"]
 ) -> dict[str, Tensor]:
-    """The side inputs that a model takes, of some images or texts, on its device."""
+    """The side inputs that a model takes, for some images or texts, on its device."""
     taken = taken_side(model, split.side, of)
     return {name: tensor[rows.to(tensor.device)].to(device_of(model)) for name, tensor in taken.items()}
 
@@ -196,7 +196,7 @@ def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
 
 
 def folds_of(split: Split, folds: int | None = None) -> int:
-    """The number of folds, by default that of the split; refused before anything is scored."""
+    """The number of folds, by default that of the split; checked before anything is scored."""
     require_split(split)
     folds = split.folds if folds is None else folds
     require_folds(split.num_images, folds)
@@ -204,14 +204,14 @@ def folds_of(split: Split, folds: int | None = None) -> int:
 
 
 def in_folds(split: Split, folds: int) -> str:
-    """What to say of metrics that are means over folds."""
+    """The note for metrics that are means over folds."""
     return (
         f"the mean over {folds} folds of {split.num_images // folds:,} images; folds=1 measures all at once"
     )
 
 
 def require_width(model: AbstractMatcher, split: Split) -> None:
-    """Refuse what is not a model and a split, features of another width than the model was made for, and a
+    """Refuse anything but a model and a split, features of another width than the model was made for, and a
     split without the side inputs that it needs.
     """
     require_type("model", model, AbstractMatcher, "the model comes first, then the split, such as data.test")

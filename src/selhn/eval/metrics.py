@@ -1,6 +1,6 @@
 """Image-text retrieval metrics: pure functions of scores and ground truth.
 
-A query counts as found at k when its best ranked relevant item is among the first k. Ties are settled by a
+A query counts as found at k if its best-ranked relevant item is among the first k. Ties are settled by a
 stated policy, never by the order of the data.
 """
 
@@ -26,7 +26,7 @@ DEFAULT_KS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class Ranks:
-    """0-based rank of the best relevant item of each image and each text (on the CPU); -1 without one."""
+    """0-based rank of the best relevant item of each image and each text (on the CPU); -1 if none."""
 
     i2t: Int[Tensor, " I"]
     t2i: Int[Tensor, " T"]
@@ -34,7 +34,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class DirectionMetrics:
-    """One direction of retrieval: percentages, and ranks that begin at 1; `metrics.i2t[5]` is R@5."""
+    """One direction of retrieval: percentages, and ranks that start at 1; `metrics.i2t[5]` is R@5."""
 
     recalls: Mapping[int, float]
     median_rank: float
@@ -77,7 +77,7 @@ class DirectionMetrics:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Both directions of retrieval; printed, a row of a paper's table."""
+    """Both directions of retrieval; prints as a row of a paper's table."""
 
     i2t: DirectionMetrics
     t2i: DirectionMetrics
@@ -108,7 +108,7 @@ class Metrics:
 
     @classmethod
     def from_dict(cls, named: Any) -> "Metrics":
-        """The inverse of `to_dict`, exact also after a trip through JSON."""
+        """The inverse of `to_dict`, exact even after a round trip through JSON."""
         if not isinstance(named, Mapping):
             raise SelhnError(
                 f"{str(named)[:40]!r} are not metrics: give an object that Metrics.to_dict wrote"
@@ -143,9 +143,9 @@ def recall(
 
     Args:
         image_of_text: the image each of the T texts belongs to, any number of texts per image. An image
-            without text is a distractor for the texts and no query itself.
-        relevance: instead of it, boolean (I, T): a text may be true for several images (CxC, ECCV Caption).
-        ties: "pessimistic" ranks an equal wrong item ahead, so that a model with one constant score finds
+            without text is a distractor for the texts and not a query itself.
+        relevance: boolean (I, T), instead of `image_of_text`: texts may match several images (CxC, ...).
+        ties: "pessimistic" ranks an equal wrong item ahead, so a model with one constant score finds
             nothing; "optimistic" ranks it behind.
         extended: adds R-Precision and mAP@R.
     """
@@ -185,7 +185,7 @@ def ranks(
 def measure(
     matching: Matching, ks: Sequence[int], ties: str, extended: bool, byte_budget: int = DEFAULT_BYTE_BUDGET
 ) -> Metrics:
-    """Both directions, whatever the scores are made from."""
+    """Both directions, for any source of scores."""
     check_ks(ks)
     i2t = _summarise(*_rank_direction(matching, "i2t", ties, extended, byte_budget), ks)
     t2i = _summarise(*_rank_direction(matching, "t2i", ties, extended, byte_budget), ks)
@@ -231,6 +231,6 @@ def _summarise(
 
 
 def check_ks(ks: Sequence[int]) -> None:
-    """Refuse a list of cut-offs that has no meaning."""
+    """Refuse cut-offs that make no sense."""
     if len(ks) == 0 or min(ks) < 1 or len(set(ks)) < len(ks):
-        raise SelhnError(f"ks is {tuple(ks)}: give different whole numbers from 1 up, such as (1, 5, 10)")
+        raise SelhnError(f"ks is {tuple(ks)}: give different whole numbers of at least 1, such as (1, 5, 10)")

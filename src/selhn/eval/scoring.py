@@ -1,6 +1,6 @@
-"""From scores to the rank of each query, tile by tile.
+"""Compute the rank of each query from scores, tile by tile.
 
-Scores come from a matrix or from embeddings; nothing of the size of the whole matrix is allocated here.
+Scores come from a matrix or from embeddings; nothing as large as the whole matrix is allocated here.
 The two directions are one computation: a tile has queries as rows and the whole gallery as columns.
 """
 
@@ -58,7 +58,7 @@ class Matching:
     def from_embeddings(
         cls, image_emb: Array, text_emb: Array, image_of_text: Indices | None, relevance: Array | None
     ) -> "Matching":
-        """Products of embeddings (I, d) and (T, d), each computed with its tile."""
+        """Products of embeddings (I, d) and (T, d), computed tile by tile."""
         all_images = checked_embeddings(image_emb, "image_emb")
         all_texts = checked_embeddings(text_emb, "text_emb")
         if all_images.shape[1] != all_texts.shape[1]:
@@ -83,7 +83,7 @@ class Matching:
         return cls(len(all_images), len(all_texts), multiply, image.to(device), text.to(device))
 
     def tiles(self, direction: Literal["i2t", "t2i"], byte_budget: int) -> Iterator[tuple[slice, QueryTile]]:
-        """All queries of a direction, as many at a time as fit `byte_budget`, but at least one."""
+        """All queries of one direction, as many at a time as fit `byte_budget`, but at least one."""
         from_images = direction == "i2t"
         images, texts = (self.num_images, self.image), (self.num_texts, self.text)
         (num_queries, query), (num_gallery, item) = (images, texts) if from_images else (texts, images)
@@ -99,13 +99,13 @@ class Matching:
 
 
 def rank_queries(tile: QueryTile, ties: str) -> Int[Tensor, " Q"]:
-    """How many wrong items beat the best true one, counted and never sorted; -1 if none is true."""
+    """How many wrong items beat the best true one, by counting instead of sorting; -1 if none is true."""
     scores, row, column = tile
     true_scores = scores[row, column]
     best = scores.new_full((len(scores),), -torch.inf).scatter_reduce(0, row, true_scores, "amax")
     beats = torch.ge if ties == "pessimistic" else torch.gt
     num_better = beats(scores, best[:, None]).sum(1)
-    # The best true item equals itself, and others of the same query may equal it: they are not wrong.
+    # The best true item ties with itself, and perhaps with other true items: those are not wrong.
     num_better -= row[beats(true_scores, best[row])].bincount(minlength=len(scores))
     return num_better.masked_fill(row.bincount(minlength=len(scores)) == 0, -1)
 
@@ -120,7 +120,7 @@ def precision_queries(tile: QueryTile, ties: str) -> Float[Tensor, "Q 2"]:
     only_wrong = scores.clone()
     only_wrong[row, column] = -torch.inf
     best_true = only_true.topk(depth).values
-    # More than `depth` wrong items ahead put a true one past the first R places, where nothing counts.
+    # With more than `depth` wrong items ahead, a true one is past the first R places and does not count.
     best_wrong = only_wrong.topk(depth).values.flip(1)
     num_ahead = depth - torch.searchsorted(best_wrong, best_true, right=ties == "optimistic")
     # A true score of -inf ties with the blanks left by the other true items.
@@ -135,7 +135,7 @@ def precision_queries(tile: QueryTile, ties: str) -> Float[Tensor, "Q 2"]:
 def true_pairs(
     num_images: int, num_texts: int, image_of_text: Indices | None, relevance: Array | None
 ) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"]]:
-    """Image and text of every true pair, from whichever of the two forms of ground truth was given."""
+    """Image and text of every true pair, from either form of ground truth."""
     if image_of_text is not None and relevance is None:
         image = checked_image_of_text(image_of_text, num_images, num_texts)
         return image, torch.arange(num_texts, device=image.device)
@@ -159,7 +159,7 @@ def true_pairs(
 
 
 def as_tensor(array: Indices) -> Tensor:
-    """A tensor over the same memory if that is possible."""
+    """A tensor that shares the memory if possible."""
     if isinstance(array, Tensor):
         return array.detach()
     # torch warns about memory it may not write to, such as a read-only memory map.

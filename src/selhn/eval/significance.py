@@ -1,4 +1,4 @@
-"""Whether one system is better than another, or only lucky with the test images."""
+"""Whether one system is better than another, or just lucky with the test images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ def paired_bootstrap(
     """Compare two systems by their scores (I, T) on the same test set.
 
     Images are drawn with replacement, each together with its texts and the same ones for both systems. They
-    are drawn as queries only: the gallery stays whole, so the interval is about which queries were asked, not
-    about what they were searched in.
+    are drawn as queries only: the gallery stays complete, so the interval reflects the choice of queries, not
+    of the gallery.
     """
     check_ks(ks)
     if num_samples < 1:
@@ -82,7 +82,7 @@ def paired_bootstrap(
 def gains(
     scores_a: Array, scores_b: Array, image_of_text: Indices, ks: Sequence[int], ties: str
 ) -> tuple[Float[Tensor, " I"], Float[Tensor, " T"]]:
-    """For each image and each text as a query, at how many more of the `ks` b finds it than a."""
+    """For each image and each text as a query: at how many more of the `ks` b finds it than a does."""
     found_a, found_b = ranks(scores_a, image_of_text, ties=ties), ranks(scores_b, image_of_text, ties=ties)
 
     def num_hits(rank: Int[Tensor, " Q"]) -> Float[Tensor, " Q"]:

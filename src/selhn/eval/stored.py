@@ -1,4 +1,4 @@
-"""Scores on disk: a matrix that is filled a block of texts at a time, and can be continued after a kill.
+"""Scores on disk: a matrix filled one block of texts at a time, which can be resumed after a kill.
 
 scores.npy           (I, T) float32 for `numpy.load`, in Fortran order: a text's column is contiguous
 scores.partial.npy   the same, while columns are missing
@@ -37,12 +37,12 @@ ITEM = np.dtype("<f4")
 class StoredScores:
     """A folder with a matrix of scores (I, T).
 
-    A block counts as done once its columns are on the disk; what was done stays whatever happens to the next.
+    A block counts as done once its columns are on the disk; finished blocks survive any later failure.
 
     Args:
-        identity: what the scores are made from; a folder that was begun with anything else is refused.
-        block: texts in a block; a folder that was begun keeps its own, so that rounding stays the same.
-        order: in which texts are scored.
+        identity: what the scores are made from; a folder started with anything else is refused.
+        block: texts in a block; a folder already started keeps its own, so that rounding stays the same.
+        order: order in which texts are scored.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class StoredScores:
 
     @property
     def matrix(self) -> Float[Tensor, "I T"]:
-        """The finished matrix, mapped into memory; what is written to the tensor does not reach the file."""
+        """The finished matrix, mapped into memory; writes to the tensor do not reach the file."""
         return torch.from_numpy(self._open("c"))
 
     def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
@@ -119,7 +119,7 @@ class StoredScores:
         except OSError as error:
             raise OSError(
                 f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} "
-                "texts scored before are kept: free some disk space and start again, it continues from there"
+                "texts scored before are kept: free some disk space and run it again to continue from there"
             ) from None
 
     def _read_state(self) -> None:
@@ -143,7 +143,7 @@ class StoredScores:
         write_sealed_json(self._state, {**state, "checksums": self._digests[:done]})
 
     def _allocate(self) -> None:
-        """The whole file at once: a disk that is too small fails now and not after hours."""
+        """Reserve the whole file at once, so that a disk that is too small fails now and not after hours."""
         num_bytes = ITEM.itemsize * self.shape[0] * self.shape[1]
         try:
             with self._partial.open("wb") as file:
@@ -160,7 +160,7 @@ class StoredScores:
 
 
 def for_scores(folder: str | Path) -> AbstractContextManager[object]:
-    """Make the folder; within, no other process fills it: two would write into one matrix."""
+    """Create and lock the folder, so that no two processes write into one matrix."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise SelhnError(f"{folder} is a file: scores are kept in a folder, give another name")
@@ -169,7 +169,7 @@ def for_scores(folder: str | Path) -> AbstractContextManager[object]:
 
 
 def identity_of(model: AbstractMatcher, split: Split, texts: EncodedTexts, kind: str) -> dict[str, str]:
-    """What scores depend on, in words and digests; `texts` are as the tokenizer reads them."""
+    """What scores depend on, as text and digests; `texts` are as the tokenizer reads them."""
     images = (tensor for block in image_blocks(split) for tensor in block)
     return {
         **identity_of_model(model),

@@ -1,4 +1,4 @@
-"""Which words of a text look at which regions of an image: the attention of one pair of a split."""
+"""The attention between the words of a text and the regions of an image, for one pair of a split."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from selhn.models.matcher import all_real, taken_side
 
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
-    """How a cross-attention model looks at an image of a split (row or name) and any sentence."""
+    """Attention of a cross-attention model for an image of a split (row or name) and any sentence."""
     require_width(model, split)
     row = image_row(split, image)
     regions, mask = split.features.gather(torch.tensor([row]))
@@ -34,7 +34,7 @@ def region_attention(
     text: str,
     boxes: Float[Tensor, "M 4"] | None = None,
 ) -> Attention:
-    """How a model that compares regions with words looks at the regions of one image and any sentence."""
+    """Attention of a cross-attention model for the regions of one image and any sentence."""
     side = SideInputs({}, None if boxes is None else boxes[None], 1, 1, "the image")
     return _attention(model, regions[None], all_real(regions[None], None), text, boxes, side)
 
@@ -48,11 +48,11 @@ def _attention(
     side: Mapping[str, Tensor],
 ) -> Attention:
     if isinstance(model, Twins):
-        raise SelhnError(f"{model.name} has two networks that look in their own ways: ask one of model.both")
+        raise SelhnError(f"{model.name} has two networks with different attention: use one of model.both")
     if not isinstance(model, CrossAttention):
         having = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
         raise SelhnError(
-            f"{model.name or type(model).__name__} makes one vector of an image and one of a text and has no "
+            f"{model.name or type(model).__name__} makes one vector per image and one per text and has no "
             f"attention between them; models that have: {', '.join(having)}"
         )
     if not text.strip():
@@ -74,7 +74,7 @@ def _attention(
 
 
 def image_row(split: Split, image: int | str) -> int:
-    """The row of an image that is named, or numbered, as a person would."""
+    """The row of an image, given its name or number."""
     if isinstance(image, str):
         if image in split.image_names:
             return split.image_names.index(image)

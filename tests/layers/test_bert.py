@@ -215,5 +215,5 @@ def test_a_strangers_config(folder, content):
 def test_more_pieces_than_the_bert_knows(folder):
     with (folder / "vocab.txt").open("a") as file:
         file.write("\ncat\nhouse")
-    with pytest.raises(Damaged, match="has 15 tokens and its BERT knows 13"):
+    with pytest.raises(Damaged, match="has 15 tokens but its BERT has 13"):
         bert_tokenizer(folder)

@@ -76,5 +76,5 @@ def test_word_vectors_that_do_not_fit(tmp_path):
         create_model("devise", tokenizer=WORDS, feature_dim=4, dim=3, word_vectors=tmp_path / "french.txt")
     with pytest.raises(NotFound):
         create_model("devise", tokenizer=WORDS, feature_dim=4, dim=3, word_vectors=tmp_path / "nowhere.txt")
-    with pytest.raises(SelhnError, match="found by words"):
+    with pytest.raises(SelhnError, match="looked up by word"):
         create_model("devise", vocab_size=9, word_vectors=tmp_path / "french.txt")

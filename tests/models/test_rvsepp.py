@@ -36,7 +36,7 @@ def test_a_saved_model_needs_no_other_folder(tmp_path):
 
 
 def test_a_tokenizer_too_large_for_the_bert():
-    with pytest.raises(ValueError, match="has 40 tokens and this BERT knows 39"):
+    with pytest.raises(ValueError, match="has 40 tokens but this BERT has 39"):
         create_model("rvsepp", bert={**BERT, "vocab_size": 39}, tokenizer=WORDS)
 
 

@@ -1,4 +1,4 @@
-"""Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
+"""Building blocks of models: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
 from selhn.layers.batch_norm import masked_batch_norm, over_ranks, ranks_of, remembering_nothing, synced
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights

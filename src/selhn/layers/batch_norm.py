@@ -23,7 +23,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
 @contextmanager
 def synced(model: nn.Module) -> Iterator[None]:
-    """Every batch norm of a model takes its statistics from the batches of all ranks for a while."""
+    """Within the block, every batch norm of a model takes its statistics from the batches of all ranks."""
     norms = [part for part in model.modules() if type(part) is nn.BatchNorm1d]
     for norm in norms:
         norm.__class__ = SyncedBatchNorm
@@ -40,14 +40,14 @@ def ranks_of(norm: nn.BatchNorm1d) -> Ranks | None:
 
 
 def over_ranks(norm: nn.BatchNorm1d, own: Tensor) -> Tensor:
-    """Of a norm that is `synced` the sum over all processes, with its gradient."""
+    """For a `synced` norm, the sum over all processes, with its gradient."""
     ranks = ranks_of(norm)
     return own if ranks is None else total(own, ranks)
 
 
 @contextmanager
 def remembering_nothing(model: nn.Module) -> Iterator[None]:
-    """Batch norms keep their running statistics for a while: a batch that is encoded again counts once."""
+    """Within the block, running statistics do not change: a batch that is encoded twice counts once."""
     norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm1d)]
     before = [(norm.momentum, norm.get_buffer("num_batches_tracked").clone()) for norm in norms]
     for norm in norms:
@@ -63,10 +63,10 @@ def remembering_nothing(model: nn.Module) -> Iterator[None]:
 def masked_batch_norm(
     norm: nn.BatchNorm1d, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"] | None
 ) -> Float[Tensor, "B M c"]:
-    """Batch norm of every region, in training with the statistics of those under the mask, or of all."""
+    """Batch norm of every region; in training with the statistics of the real regions, or of all."""
     if mask is None or not norm.training:
         return norm(features.flatten(0, 1)).unflatten(0, features.shape[:2])
-    # Without indexing by the mask: the shapes of a step that is recorded do not depend on values.
+    # No indexing by the mask: the shapes of a recorded step may not depend on values.
     return weighted_batch_norm(norm, features, mask[:, :, None])
 
 
@@ -75,7 +75,7 @@ def weighted_batch_norm(
     features: Float[Tensor, "*n c"],
     weight: Float[Tensor, "*n 1"] | Bool[Tensor, "*n 1"],
 ) -> Float[Tensor, "*n c"]:
-    """Batch norm in training, with the statistics of rows of weight 1; those of weight 0 do not count."""
+    """Batch norm in training; rows of weight 0 do not count in the statistics, rows of weight 1 do."""
     rows = features.to(torch.promote_types(features.dtype, torch.float32))
     weight, axes = weight.to(rows.dtype), tuple(range(rows.ndim - 1))
     count = over_ranks(norm, weight.sum()).clamp(min=1)

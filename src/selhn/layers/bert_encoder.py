@@ -23,7 +23,7 @@ _ONE_WAY = {
     "add_cross_attention": False,
     "pruned_heads": {},
 }
-"""Settings that would make it another computation than the one here."""
+"""Settings that must have these values: others would need a different computation."""
 _ORDER = (
     "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
     "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
@@ -56,7 +56,7 @@ class BertConfig:
                 raise SelhnError(f"{field.name} of a BERT is {getattr(self, field.name)}: choose 0 to 1")
         if self.hidden_size % self.num_attention_heads:
             raise SelhnError(
-                f"hidden_size {self.hidden_size} of a BERT cannot be shared by {self.num_attention_heads} "
+                f"hidden_size {self.hidden_size} of a BERT cannot be split into {self.num_attention_heads} "
                 "heads: choose num_attention_heads so that it divides hidden_size"
             )
 
@@ -77,7 +77,7 @@ class BertConfig:
 class BertEncoder(nn.Module):
     """Tokens to hidden states. New weights are normal with `initializer_range`; biases and padding are zero.
 
-    `embeddings` may be a module of your own that takes something else than tokens.
+    `embeddings` may be a module of your own that takes an input other than tokens.
     """
 
     def __init__(self, config: BertConfig, embeddings: nn.Module | None = None):
@@ -122,7 +122,7 @@ class _Embeddings(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
         words = look_up(self.word_embeddings, tokens)
-        # A caption is one text, so every token is of the first kind.
+        # A caption is a single text, so every token has segment 0.
         places = self.position_embeddings.weight[: tokens.shape[1]] + self.token_type_embeddings.weight[0]
         return self.dropout(self.LayerNorm(words + places))
 

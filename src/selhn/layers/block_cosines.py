@@ -1,7 +1,7 @@
-"""The nodes of GSMN: cosines of a query fragment with what it attends to, in blocks of their numbers.
+"""The nodes of GSMN: cosines of a query fragment with what it attends to, in blocks of channels.
 
 The attended vectors of all pairs of image and text, d numbers per fragment, are made for a few contexts at a
-time, reduced to two numbers per block, and made again in the backward pass; or on the chip, by a kernel.
+time, reduced to two numbers per block, and recomputed in the backward pass; or a kernel makes them on chip.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 from selhn.kernels import attended_blocks, can_attend_in_blocks
 from selhn.kernels.cross_scores import EPSILON
 
-# Attended vectors of so many bytes at a time: what a CPU's cache holds, about, and what fills a GPU.
+# Bytes of attended vectors made at a time: about what a CPU's cache holds, and what fills a GPU.
 CHUNK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
@@ -41,7 +41,7 @@ def block_cosines(
 
 
 def _chunks(weights: Tensor, queries: Tensor) -> list[tuple[slice, slice]]:
-    """Some contexts, and the queries that look at them."""
+    """Some contexts, and the queries that attend to them."""
     bytes_each = queries.element_size() * weights.shape[1] * queries.shape[2]
     step = max(1, CHUNK_BYTES.get(weights.device.type, 2**22) // max(1, bytes_each))
     some = [slice(first, first + step) for first in range(0, len(weights), step)]

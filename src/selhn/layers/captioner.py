@@ -1,10 +1,10 @@
-"""A captioner that is trained with a matcher: regions to the words of the text, one after the other.
+"""A captioner that is trained with a matcher: it predicts the words of the text from the regions.
 
 Venugopalan et al., Sequence to Sequence, Video to Text, ICCV 2015; attention of Bahdanau et al., ICLR 2015:
 
     e_m = GRU(W x_m)                                                        over the regions
-    c_n = sum_m a_nm e_m,  a_n = softmax_m(v . tanh(A e_m + B h_(n-1)))     what word n looks at
-    h_n = GRU([w_n, c_n], h_(n-1)),  h_0 = e_M                              w_n is the true word, not its guess
+    c_n = sum_m a_nm e_m,  a_n = softmax_m(v . tanh(A e_m + B h_(n-1)))     what word n attends to
+    h_n = GRU([w_n, c_n], h_(n-1)),  h_0 = e_M                              w_n is the true word
     loss = - (1 / T) sum over all words of log softmax(O h_n)[the next word]
 """
 
@@ -17,11 +17,11 @@ from selhn.layers.fragments import is_ragged
 from selhn.layers.gru import last_states, look_up
 
 PAD_ID = 0
-"""What comes after the last word of a text."""
+"""The target after the last word of a text."""
 
 
 class Captioner(nn.Module):
-    """The mean over texts of what their words cost, summed over the words."""
+    """The loss of the words, summed over each text and averaged over texts."""
 
     def __init__(self, input_dim: int, dim: int, vocab_size: int, word_dim: int, dropout: float = 0.2):
         super().__init__()
@@ -45,7 +45,7 @@ class Captioner(nn.Module):
     ) -> Float[Tensor, ""]:
         """The real regions and tokens are in front of the padding."""
         states = self._states(regions, region_mask, tokens)
-        # Official: the padding after the last word is a word to say too, so every word has a next one.
+        # Official: the padding after the last word is a target too, so every word has a next one.
         following = pad(tokens.masked_fill(~token_mask, PAD_ID), (0, 1), value=PAD_ID)[:, 1:].long()
         if is_ragged(states):
             return cross_entropy(self.out(states[token_mask]), following[token_mask], reduction="sum") / len(

@@ -1,7 +1,7 @@
 """W (a - w)^2 + b for words w and what they attend to, a = sum of p_k v_k: the nodes of SGRAF on a CPU.
 
 The differences of all pairs of image and text, d numbers per word, are made for a few images at a time,
-squared and projected while they are in a CPU's cache, and made again in the backward pass. That is a small
+squared and projected while they are in a CPU's cache, and recomputed in the backward pass. That is a small
 part of the work; the projection is not repeated.
 """
 
@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 from selhn.layers.fragments import chunks, is_ragged
 
-# The differences of so many bytes stay in the cache of a CPU's core, about.
+# Bytes of differences that about fit the cache of a CPU core.
 CHUNK_BYTES = 2**22
 
 

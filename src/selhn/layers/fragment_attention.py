@@ -1,16 +1,16 @@
 """Attention between regions and words, for all pairs of image and text at once: Lee et al., SCAN, ECCV 2018.
 
-Every one of Q queries (L fragments each) looks at every one of C contexts (K fragments each). With the
+Each of Q queries (L fragments each) attends to each of C contexts (K fragments each). With the
 product s_kl = c_k . q_l of two unit vectors,
 
     weight_kl = softmax over k of smooth * a_kl,   a_kl = f(s_kl) / (|f(s_k.)| + 1e-8),   f = LeakyReLU(0.1)
 
-where the norm runs over the fragments l of the query. Words that look at regions are queries with the images
-as contexts (text to image, t2i); regions that look at words are the other way round (i2t).
+where the norm runs over the fragments l of the query. Words that attend to regions are queries with the
+images as contexts (text to image, t2i); regions that attend to words are the reverse (i2t).
 
 A big tensor has the axes "C K L Q". Nothing is summed over the last of them, so that every pass runs along
-contiguous memory. The attended vector itself, (C, Q, L, d) numbers, is not made where only its cosine with
-the query is wanted: with the Gram matrix G of the context, q_l . sum_k w_kl c_k = sum_k w_kl s_kl, and the
+contiguous memory. The attended vector itself, (C, Q, L, d) numbers, is not made if only its cosine with
+the query is needed: with the Gram matrix G of the context, q_l . sum_k w_kl c_k = sum_k w_kl s_kl, and the
 square of the attended vector's length is w' G w.
 """
 
@@ -28,7 +28,7 @@ from selhn.layers.fragments import Fragments, chunks
 Focus = Literal["equal", "prob"]
 """Which fragments of a context BFAN keeps: see `attended_cosines`."""
 
-# The passes over one chunk stay in the cache of a CPU's core, about.
+# The passes over one chunk stay about within the cache of a CPU core.
 CHUNK_BYTES = 2**20
 
 
@@ -37,8 +37,8 @@ def products(
 ) -> Float[Tensor, "C K L q"]:
     """Every context fragment with every query fragment, as one matrix product.
 
-    If they are `aligned`, only with the fragments of the one query that looks at it, and q is 1. Where no
-    gradient is asked for, a GPU takes each number as the sum of two in half precision, which its tensor cores
+    If they are `aligned`, only with the fragments of the one query that attends to it, and q is 1. If no
+    gradient is needed, a GPU takes each number as the sum of two in half precision, which its tensor cores
     multiply.
     """
     if aligned:
@@ -53,7 +53,7 @@ def products(
 
 
 def turned(dots: Float[Tensor, "C K L Q"]) -> Float[Tensor, "Q L K C"]:
-    """The products with queries and contexts exchanged, for attention the other way round."""
+    """The products with queries and contexts exchanged, for attention in the other direction."""
     return _Turned.apply(dots)
 
 
@@ -67,9 +67,9 @@ def attended_cosines(
 ) -> Float[Tensor, "c L Q"]:
     """The cosine of every query fragment with what it attends to, in all contexts; 0 at padding.
 
-    With a `focus` (Liu et al., BFAN, ACM MM 2019) only fragments whose weight is above the average are looked
-    at, weighted again to the sum 1: the plain average ("equal"), or the one weighted with the square roots of
-    the weights ("prob"). Which these are takes no gradient. Where no weight is above the average, all being
+    With a `focus` (Liu et al., BFAN, ACM MM 2019) only fragments with a weight above the average are attended
+    to, with weights rescaled to sum to 1: the plain average ("equal"), or one weighted with the square roots
+    of the weights ("prob"). The choice has no gradient. If no weight is above the average, because all are
     equal, all are kept.
 
     `dots` are the `products`, if the caller has them already. If they are `aligned`, query q looks at
@@ -94,12 +94,12 @@ def weighted_cosines(
 
 def attended_squares(contexts: Fragments, weights: Float[Tensor, "C K L q"]) -> Float[Tensor, "C L q"]:
     """The squared length of what each query fragment attends to, `w' G w`; at least 1e-30."""
-    # Clamped for whoever takes the root: at padding that of zero would have an infinite slope.
+    # Clamped because callers take the root, whose slope at zero (padding) is infinite.
     return (_times_gram(contexts.products(), weights) * weights).sum(1).clamp(min=1e-30)
 
 
 def fragment_mean(values: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
-    """The mean over the real fragments of every query; 0 without any."""
+    """The mean over the real fragments of every query; 0 if there are none."""
     present = mask.T
     return values.masked_fill(~present, 0).sum(1) / present.sum(0).clamp(min=1)
 
@@ -107,7 +107,7 @@ def fragment_mean(values: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> 
 def softmax_attention(
     dots: Float[Tensor, "C K L q"], mask: Bool[Tensor, "C K"], smooth: float
 ) -> Float[Tensor, "C K L q"]:
-    """How every query fragment divides its attention among a context's fragments, from their products."""
+    """The attention of every query fragment over a context's fragments, from their products."""
     return _Weights.apply(dots, log_mask(mask), smooth)
 
 
@@ -118,7 +118,7 @@ def _cosines(dot: Tensor, square: Tensor, queries: Fragments, aligned: bool) -> 
         lengths = torch.linalg.vector_norm(queries.vectors, dim=2)
     else:
         lengths = queries.gram.diagonal(dim1=1, dim2=2).clamp(min=1e-30).sqrt()
-    # Clamped before the root: at padding that of zero would have an infinite slope.
+    # Clamped before the root, whose slope at zero (padding) is infinite.
     return dot / (lengths.T * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
 
 
@@ -126,7 +126,7 @@ def _cosines(dot: Tensor, square: Tensor, queries: Fragments, aligned: bool) -> 
 def attention_weights(
     contexts: Fragments, queries: Fragments, smooth: float, focus: Focus | None = None
 ) -> Float[Tensor, "C K L Q"]:
-    """How every query fragment divides its look among a context's fragments; without gradients, to show."""
+    """The attention of every query fragment over a context's fragments; without gradients, for display."""
     weights = softmax_attention(products(contexts.vectors, queries.vectors), contexts.mask, smooth)
     if focus is not None:
         _focus(weights, log_mask(contexts.mask), focus)
@@ -140,7 +140,7 @@ def unit_attention(
     aligned: bool = False,
     dots: Float[Tensor, "C K L q"] | None = None,
 ) -> Float[Tensor, "C q L K"]:
-    """Weights with which a context's fragments add up to what a query fragment attends to, at unit length.
+    """Weights with which a context's fragments add up to the attended vector, at unit length.
 
     For models that need the attended vector: scaled beforehand, it is one matrix product and nothing more. If
     they are `aligned`, query c looks at context c alone, and q is 1.
@@ -152,7 +152,7 @@ def unit_attention(
 
 
 def log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:
-    """0 for fragments, -inf for padding; a context of nothing but padding attends to its zeros."""
+    """0 for fragments, -inf for padding; in a context of padding only, the zeros are attended to."""
     none = ~mask.any(1, keepdim=True)
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~(mask | none), -torch.inf)[
         :, :, None, None
@@ -178,13 +178,13 @@ def _softmax_backward(grad_logits: Tensor, dots: Tensor, norms: Tensor, smooth: 
 
 
 def _focus(weights: Tensor, log_mask: Tensor, focus: Focus) -> None:
-    """Only the weights above the average stay, scaled to the sum 1."""
+    """Keep only the weights above the average, scaled to sum to 1."""
     if focus == "equal":
         average = weights.sum(1, keepdim=True) / log_mask.isfinite().sum(1, keepdim=True)
     else:
         roots = weights.sqrt()
         average = (roots * weights).sum(1, keepdim=True) / roots.sum(1, keepdim=True)
-    # The largest is above every average but that of its equals.
+    # The largest is above the average unless all are equal.
     weights.mul_((weights > average) | (weights == weights.amax(1, keepdim=True)))
     weights.div_(weights.sum(1, keepdim=True))
 
@@ -195,7 +195,7 @@ def _chunks(dots: Tensor) -> list[slice]:
 
 
 class _Turned(torch.autograd.Function):
-    """All four axes reversed, by way of a transposed matrix: three times faster on a CPU than at one go."""
+    """Reverse all four axes through a transposed matrix: three times faster on a CPU than in one step."""
 
     @staticmethod
     def forward(ctx: Any, dots: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from selhn.base.ranks import Ranks
 
 RAGGED_DEVICES: tuple[str, ...] = ("cpu",)
 CPU_BYTE_BUDGET = 2**30
-# Texts that a CPU scores at a time: so many of a sorted batch have nearly one length, and vectors are full.
+# Texts that a CPU scores at a time: few enough of a sorted batch to have similar lengths.
 CPU_TEXTS = 32
 ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
 
@@ -34,9 +34,9 @@ def mean_of(vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"]) -> Float
 
 
 def is_ragged(tensor: Tensor) -> bool:
-    """Whether padding is left out: on a CPU, in full precision, in a program that runs and is not exported.
+    """Whether padding is left out: on a CPU, in full precision, and not during an export.
 
-    A GPU would wait for the host, and a step of which the shapes change cannot be recorded, nor exported.
+    A GPU would wait for the host, and a step with changing shapes cannot be recorded or exported.
     Half precision on a CPU is for checking what a GPU does.
     """
     kind = tensor.device.type
@@ -47,9 +47,9 @@ def is_ragged(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Fragments:
-    """n images or texts as K vectors each; cut and joined by items, as a tensor is by rows.
+    """n images or texts as K vectors each; sliced and joined by items, like a tensor by rows.
 
-    Vectors of padding are zero: `Fragments.of` sees to it, and attention counts on it.
+    Vectors of padding are zero: `Fragments.of` ensures it, and attention relies on it.
     """
 
     vectors: Float[Tensor, "n K d"]
@@ -59,7 +59,7 @@ class Fragments:
     gram: Float[Tensor, "n K K"] | None = None
     """The products of an item's vectors with each other, if they were made beforehand."""
     edges: Float[Tensor, "n K K h"] | None = None
-    """How much of fragment j comes to fragment i, of an item that is a graph; 0 for padding."""
+    """Edge weights from fragment j to fragment i, if an item is a graph; 0 for padding."""
     byte_budget: int | None = None
     """Memory for scoring these images: see `score_in_blocks`."""
 
@@ -69,7 +69,7 @@ class Fragments:
 
     @classmethod
     def joined(cls, parts: Iterable["Fragments"], num_items: int, longest: int) -> "Fragments":
-        """Items of several encodings in one, copied part by part, so that they are never in memory twice.
+        """Join the items of several encodings, copied part by part, so that they are never in memory twice.
 
         `longest` is how many fragments an item is expected to have at most; more also fit.
         """
@@ -106,7 +106,7 @@ class Fragments:
         return [self[first : first + size] for first in range(0, len(self), size)]
 
     def trimmed(self) -> "Fragments":
-        """A copy without the last places, if these are padding in all items; waits for the device."""
+        """A copy without trailing positions that are padding in all items; waits for the device."""
         present = self.mask.any(0).nonzero()
         longest = int(present[-1]) + 1 if len(present) else 1
         edges = None if self.edges is None else self.edges[:, :longest, :longest]
@@ -118,14 +118,14 @@ class Fragments:
         return self.each(lambda rows: rows.to(device))
 
     def products(self) -> Float[Tensor, "n K K"]:
-        """`gram`, which is made if need be, never in half precision."""
+        """`gram`, computed if missing, never in half precision."""
         if self.gram is not None:
             return self.gram
         with torch.autocast(self.vectors.device.type, enabled=False):
             return self.vectors @ self.vectors.transpose(1, 2)
 
     def with_gram(self) -> "Fragments":
-        """The same with `gram`, for whoever looks at these items more than once."""
+        """The same with `gram`, for items that are attended to more than once."""
         return self if self.gram is not None else replace(self, gram=self.products())
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Fragments":
@@ -161,7 +161,7 @@ def score_in_blocks(
     if fits and not by_length:
         return score(images, texts)
     if not fits and torch.is_grad_enabled():
-        # No random number is drawn inside, and a CUDA graph cannot hold a look at the generator.
+        # No random number is drawn inside, and a CUDA graph cannot read the generator's state.
         score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
     if not by_length:
         return _joined_blocks(score, images.split(sizes[0]), texts.split(sizes[1]))
@@ -175,7 +175,7 @@ def score_in_blocks(
 
 
 def plan_blocks(num_images: int, num_texts: int, pairs: int, all_images: bool = False) -> tuple[int, int]:
-    """How many images and texts a block of at most `pairs` has: all, or about a square; at least 1 each."""
+    """Numbers of images and texts in a block of at most `pairs`: all, or about a square; at least 1 each."""
     if num_images * num_texts <= pairs:
         return num_images, num_texts
     if not all_images:
@@ -190,7 +190,7 @@ def _joined_blocks(
 
 
 def joined(parts: list[ScoresT], axis: int) -> ScoresT:
-    """Tensors, or tuples of tensors place by place, one after the other along an axis."""
+    """Concatenate tensors, or tuples of tensors element by element, along an axis."""
     if isinstance(parts[0], Tensor):
         return torch.cat(parts, axis)
     return tuple(torch.cat(own, axis) for own in zip(*parts, strict=True))
@@ -204,14 +204,14 @@ def default_byte_budget(device: torch.device) -> int:
 
 
 def chunks(number: int, bytes_each: int, chunk_bytes: int, device: torch.device) -> list[slice]:
-    """So many items in parts of about `chunk_bytes` that stay in a CPU's cache; elsewhere all at once."""
+    """Items in chunks of about `chunk_bytes` that stay in a CPU's cache; on other devices all at once."""
     step = max(1, chunk_bytes // max(1, bytes_each)) if device.type == "cpu" else max(1, number)
     return [slice(first, first + step) for first in range(0, number, step)]
 
 
 def _selected(rows: Tensor, items: Int[Tensor, " m"]) -> Tensor:
-    """The rows of some items, with a gradient that is added up row by row."""
+    """The rows of some items; the gradient is summed row by row."""
     if rows.device.type != "cpu" or not rows.is_floating_point():
         return rows.index_select(0, items)
-    # On a CPU the gradient of a selection is added up number by number, several times slower.
+    # On a CPU the gradient of indexing is summed number by number, several times slower.
     return embedding(items, rows.flatten(1)).unflatten(1, rows.shape[1:])

@@ -18,7 +18,7 @@ class GPO(nn.Module):
     pooled_c = sum_k w_k * (k-th largest value of channel c),   w = softmax(linear(BiGRU(positions 0 .. L-1)) / 0.1)
 
     The weights depend on the number L of features only, so they are computed once per length, not per sample.
-    The mask may have holes: what counts is how many features are left. An empty set is pooled to zeros.
+    The mask may have holes: only the number of remaining features matters. An empty set is pooled to zeros.
     """
 
     def __init__(self, position_dim: int = 32, hidden_dim: int = 32, temperature: float = 0.1):
@@ -34,15 +34,15 @@ class GPO(nn.Module):
     def pool(
         self, make_features: Callable[[], Float[Tensor, "B M d"]], mask: Bool[Tensor, "B M"]
     ) -> Float[Tensor, "B d"]:
-        """The same for features yet to be made: the weights do not depend on them, so both run at once."""
+        """The same for features yet to be computed: weights do not depend on them, so both run at once."""
         features, weights = side_by_side(make_features, lambda: self.weights(mask.sum(1), mask.shape[1]))
         return pool_sorted(features, mask, weights)
 
     def weights(self, lengths: Int[Tensor, " B"], size: int) -> Float[Tensor, "B M"]:
         """The weights of the `size` sorted positions for sets of these lengths; they add up to 1."""
-        # Without half precision: the temperature multiplies every rounding error by ten.
+        # Not in half precision: the temperature multiplies every rounding error by ten.
         with torch.autocast(lengths.device.type, enabled=False):
-            # A program that is exported does the same for all shapes.
+            # An exported program does the same for all shapes.
             if torch.compiler.is_exporting() or len(lengths) <= size:
                 return self._weights(lengths.clamp(min=1), size)
             every_length = torch.arange(1, size + 1, device=lengths.device)
@@ -50,7 +50,7 @@ class GPO(nn.Module):
 
     def _weights(self, lengths: Int[Tensor, " L"], size: int) -> Float[Tensor, "L M"]:
         weight = self.linear.weight
-        # Nothing symbolic may be remembered, and nothing on a GPU: a recorded step would read it after the
+        # Nothing symbolic may be cached, and nothing on a GPU: a recorded step would read it after the
         # cache has dropped it.
         remember = weight.device.type == "cpu" and not torch.compiler.is_exporting()
         of_size = _remembered_positions if remember else _positions
@@ -69,7 +69,7 @@ class GPO(nn.Module):
 def _remembered_positions(
     size: int, dim: int, device: torch.device, dtype: torch.dtype
 ) -> Float[Tensor, "M p"]:
-    # What is first asked for under inference_mode may be needed for training later.
+    # A value first computed under inference_mode may be needed for training later.
     with torch.inference_mode(False):
         return _positions(size, dim, device, dtype)
 

@@ -2,8 +2,8 @@
 
 On a CPU no step is computed for padding: sequences are sorted by length, the longest first, and stored step
 after step. The rows of step n belong to the sequences that have one, and continue the first of step n - 1.
-What does not wait for the step before is one matrix product over all rows, in the backward pass too, where
-torch would add up a gradient of the weights for every step.
+Work that does not depend on the previous step is one matrix product over all rows, in the backward pass too,
+where torch would add up a gradient of the weights for every step.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ class BiGRU(nn.Module):
 
     h_n = (GRU_ahead(x_1 .. x_n) + GRU_back(x_L .. x_n)) / 2
 
-    Equal to a packed bidirectional `nn.GRU`, but made of two plain ones, the second of which reads every
+    Equal to a packed bidirectional `nn.GRU`, but made of two plain ones; the second reads every
     sequence reversed by its own length. Sequences are padded at their end; padded positions come out as 0.
     """
 
@@ -46,7 +46,7 @@ class BiGRU(nn.Module):
     def _without_padding(
         self, sequences: Float[Tensor, "B N e"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B N h"]:
-        """The same with shapes that depend on the lengths, which a CPU is free to have."""
+        """The same with shapes that depend on the lengths, which is fine on a CPU."""
         rows, mirrored, rows_of_step = packed_order(lengths, sequences.shape[1])
         flat = sequences.flatten(0, 1)
         ahead, back = (
@@ -76,7 +76,7 @@ def look_up(table: nn.Embedding, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T
     """The vectors of some words; a padding word of the table has no gradient."""
     if not tokens.is_cuda:
         return table(tokens)
-    # The gradient of an embedding walks over all tokens for each word; that of a selection adds each up once.
+    # The gradient of an embedding visits all tokens for each word; that of indexing adds each up once.
     words = table.weight.index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
     if table.padding_idx is None:
         return words
@@ -84,14 +84,14 @@ def look_up(table: nn.Embedding, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T
 
 
 def word_embedding(vocab_size: int, word_dim: int) -> nn.Embedding:
-    """A table of word vectors, uniform in [-0.1, 0.1] as in VSE++ and all that followed."""
+    """A table of word vectors, uniform in [-0.1, 0.1] as in VSE++ and its successors."""
     table = nn.Embedding(vocab_size, word_dim)
     nn.init.uniform_(table.weight, -0.1, 0.1)
     return table
 
 
 def mirror_positions(lengths: Int[Tensor, " B"], size: int) -> Int[Tensor, "B N"]:
-    """Indices that reverse the first `length` of `size` positions and not the padding; their own inverse."""
+    """Indices that reverse the first `length` of `size` positions but not the padding; self-inverse."""
     position = torch.arange(size, device=lengths.device)
     mirrored = lengths[:, None] - 1 - position
     return torch.where(mirrored >= 0, mirrored, position)
@@ -116,7 +116,7 @@ def packed_order(
 
 
 def packed_gru(gru: nn.GRU, rows: Float[Tensor, "W e"], rows_of_step: list[int]) -> Float[Tensor, "W h"]:
-    """The states of one layer of `gru`, beginning with zeros; `selhn.kernels.gru_scan` has the equations."""
+    """The states of one layer of `gru`, starting from zeros; `selhn.kernels.gru_scan` has the equations."""
     steps, first, before = [], 0, 0
     for count in rows_of_step:  # its rows, and the rows of the step before that they continue
         steps.append((slice(first, first + count), slice(before, before + count)))
@@ -160,7 +160,7 @@ class _PackedScan(torch.autograd.Function):
         # Before the sigmoids and the tanh: of the input's part, and of the state's.
         grad_input, grad_recalled = torch.empty_like(gates), torch.empty_like(gates)
         previous, carried = torch.zeros_like(states), None
-        # Laid out for the product below, which is a third faster so.
+        # This layout makes the product below a third faster.
         u = u.T.contiguous().T
         for number, (now, before) in reversed(list(enumerate(ctx.steps))):
             reset, update, new = gates[now].chunk(3, 1)

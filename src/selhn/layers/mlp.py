@@ -15,8 +15,8 @@ MLPOrder = Literal["fc-bn-relu-fc", "fc-bn-relu-fc-bn", "bn-fc-relu-bn-fc"]
 class MLP(nn.Module):
     """FC(in -> hidden), BN, ReLU, FC(hidden -> out), applied to every region.
 
-    The paper of RVSE says two FC and two BN, not in which order. The default is an inference: the code that
-    RVSE is built on holds two BN and calls the first only. The second is kept idle (it takes no gradient) so
+    The RVSE paper says two FC and two BN, but not their order. The default is inferred: the code that
+    RVSE is built on has two BN and calls only the first. The second is kept idle (it has no gradient) so
     that published weights load strictly. "fc-bn-relu-fc-bn" and "bn-fc-relu-bn-fc" use both.
 
     `mask_bn` leaves padding out of the batch statistics; published models do not.

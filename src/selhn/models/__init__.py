@@ -1,4 +1,4 @@
-"""Models: images and texts in, `scores[image, text]` out. One line of `MODELS` each."""
+"""Models: images and texts in, `scores[image, text]` out. Each is one row of `MODELS`."""
 
 import inspect
 from collections.abc import Callable
@@ -52,7 +52,7 @@ __all__ += [
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A line of the table of models."""
+    """A row of the table of models."""
 
     build: Callable[..., AbstractMatcher]
     family: str
@@ -127,8 +127,8 @@ def register_model(
 ) -> None:
     """Add a model of your own to `MODELS`: it can then be created, listed, trained and loaded by name.
 
-    The parameters of `build` are the settings of the model, and all but those without a default are optional.
-    Loading a saved one needs the package imported first.
+    The parameters of `build` are the settings of the model; those with a default are optional.
+    Import your package before loading such a model.
     """
     if name in MODELS:
         raise SelhnError(f"there is already a model called {name!r}: register yours under another name")
@@ -143,7 +143,7 @@ def list_models(pattern: str = "*") -> list[str]:
 def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMatcher:
     """The model of that name with random weights: `create_model("rvse", tokenizer=vocabulary, dim=512)`.
 
-    `networks=2` makes two that differ in their weights, as one (see `Twins`).
+    `networks=2` makes two networks with different weights in one model (see `Twins`).
     """
     if name not in MODELS:
         raise NotFound(f"unknown model {name!r}: {did_you_mean(name, MODELS)}")
@@ -166,7 +166,7 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
 
 
 def load_model_named_in_file(name: object) -> AbstractMatcher | None:
-    """The model that a file names, if it is on this machine, without a download; None for other names."""
+    """The model that a file names, if it is on this machine (no download); None for other names."""
     return _load_named(name, local_only=True) if isinstance(name, str) else None
 
 
@@ -211,7 +211,7 @@ def load_model(path: Path | str) -> AbstractMatcher:
     with (
         torch.random.fork_rng(devices=[]),
         NothingDrawn(),
-    ):  # what else is drawn leaves the caller's generator alone
+    ):  # leaves the caller's generator unchanged
         model = create_model(config["name"], **settings)
     model.load_state_dict(weights)
     return model.eval()

@@ -153,7 +153,7 @@ AXES = [
     ("hidden", "i2t_match_G.out_1.bias", 0),
     ("heads", "criterion.sim.final_reduce_1.linear.2.weight", 0),
 ]
-"""Settings that are the length of an axis of a weight; of several that are there the last counts."""
+"""Settings read from the length of a weight's axis; if several weights are present, the last counts."""
 BERT_AXES = [
     ("vocab_size", "txt_enc.bert.embeddings.word_embeddings.weight", 0),
     ("max_position_embeddings", "txt_enc.bert.embeddings.position_embeddings.weight", 0),
@@ -168,19 +168,19 @@ class AuthorsLayout:
     """How the authors name and order the parts of a model."""
 
     names: Names
-    """Their names to ours: patterns and replacements, applied in this order; no name leaves it out."""
+    """Their names to ours: patterns and replacements, applied in order; an empty name drops the weight."""
     fixed: Mapping[str, Any]
-    """Options of their programs that the model has only with one value."""
+    """Options of their programs that our model supports with one value only."""
     options: Options = field(default_factory=dict)
-    """Other options of theirs: the setting of ours that each is, and how its value becomes ours."""
+    """Their other options: our setting for each, and how to convert its value."""
     parts: tuple[str, ...] = ("img_enc.", "txt_enc.")
     """The prefixes of the state dicts in the list that their checkpoint holds."""
     ours: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of ours that make the model what their program is."""
+    """Our settings that reproduce their program."""
     unsaved: tuple[str, ...] = ()
-    """What the names of weights begin with that their checkpoints leave out, or hold as options."""
+    """Prefixes of weights that their checkpoints leave out, or store as options."""
     needed: Mapping[str, str] = field(default_factory=dict)
-    """Of these, the ones that are not only for training, and the setting that each must then be given by."""
+    """Those of them that are needed outside training, and the setting that must provide each."""
 
 
 _UNIT = {"no_imgnorm": False, "no_txtnorm": False}
@@ -213,7 +213,7 @@ def _camp(measure: str) -> AuthorsLayout:
 
 
 def _imram(mode: str, unused: str | None = None) -> AuthorsLayout:
-    """`unused`: the direction that a model of one direction has weights for, and never reads."""
+    """`unused`: the direction that a one-directional model has weights for but never uses."""
     names = [*_IMRAM_NAMES, *([] if unused is None else [(rf"^head\.memories\.{unused}\..*", "")])]
     return AuthorsLayout(names, {**_FRAGMENTS, "model_mode": mode}, _IMRAM_OPTIONS)
 

@@ -1,6 +1,6 @@
 """BFAN: Liu et al., Focus Your Attention: A Bidirectional Focal Attention Network, ACM Multimedia 2019.
 
-SCAN's attention in both directions, then all that is below the average is ignored and the rest weighed again.
+SCAN's attention in both directions; weights below the average are dropped and the rest rescaled.
 A score is the sum of both means, from -2 to 2.
 """
 

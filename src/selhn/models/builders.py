@@ -1,4 +1,4 @@
-"""What many models share: groups of settings, to which a builder adds its own, and a way to draw weights."""
+"""Shared by many models: groups of settings, which builders extend, and weight initialisation."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -39,9 +39,9 @@ class Words:
         return self.tokenizer.size
 
     def vectors_from(self, path: Path | str, dim: int) -> tuple[Float[Tensor, "V d"], Bool[Tensor, " V"]]:
-        """The vectors that a file has for the words, and for which of them it has some."""
+        """The vectors in a file for the words, and which words it has."""
         if self.tokenizer is None:
-            raise SelhnError("word vectors are found by words: pass tokenizer=Vocabulary.build(captions)")
+            raise SelhnError("word vectors are looked up by word: pass tokenizer=Vocabulary.build(captions)")
         return read_word_vectors(path, self.tokenizer.spell(list(range(self.tokenizer.size))), dim)
 
 
@@ -65,7 +65,7 @@ class BertSettings:
 
 
 def builder(build: Callable[..., MatcherT]) -> Callable[..., MatcherT]:
-    """A function whose first parameter is one of the groups, as one that takes its settings by name."""
+    """Turn a function that takes a group as its first parameter into one that takes its settings by name."""
     shared, *own = inspect.signature(build).parameters.values()
     group = shared.annotation
     names = [field.name for field in fields(group)]
@@ -81,7 +81,7 @@ def builder(build: Callable[..., MatcherT]) -> Callable[..., MatcherT]:
 
 
 def xavier(input_dim: int, output_dim: int) -> nn.Linear:
-    """A linear layer with weights drawn as all these models draw them, and a bias of zeros."""
+    """A linear layer with the weight initialisation of all these models, and a zero bias."""
     linear = nn.Linear(input_dim, output_dim)
     nn.init.xavier_uniform_(linear.weight)
     nn.init.zeros_(linear.bias)

@@ -1,21 +1,21 @@
 """CAMP: Wang et al., Cross-Modal Adaptive Message Passing for Text-Image Retrieval, ICCV 2019.
 
-Regions V and words W, which are not scaled to length 1, send messages to each other, and the messages that a
-side receives then look at each other. What regions receive, with every softmax over the last axis:
+Regions V and words W, which are not scaled to length 1, send messages to each other; the messages that a
+side receives then attend to each other. Regions receive, with every softmax over the last axis:
 
     U = B W,  B = softmax((A W Q') (A W K')' / sqrt(d)) A,  A = softmax((V Q_V') (W K_W')' / sqrt(d))
 
 Words receive Z = C V in the same way. The first stage scores the cosine of the mean of U and the mean of Z.
-The later stages weigh every region v and its message u = unit(U_v) with a gate, and sum up the regions of the
+The later stages weight every region v and its message u = unit(U_v) with a gate, and sum the regions of the
 pair:
 
     c = ReLU(F g [v; u]) + v,  g = sigmoid(v . u)
     x = unit(sum of p c),      p = softmax over regions of H ReLU(G c), the mean of several heads
 
-The words make such a vector too, and the score is the sigmoid of an MLP of both.
+The words give such a vector too, and the score is the sigmoid of an MLP of both.
 
-No message is made here, only the weights B and C. With a matrix per text in the middle, (A W Q') (A W K')' is
-A (W Q' K W') A'. The rest follows: v . U_v = sum_l B_vl (v . w_l), |U_v|^2 = B_v W W' B_v', and
+This code makes no message, only the weights B and C. With a matrix per text in the middle, (A W Q') (A W K')'
+is A (W Q' K W') A'. The rest follows: v . U_v = sum_l B_vl (v . w_l), |U_v|^2 = B_v W W' B_v', and
 F [v; u] = F_1 v + F_2 u, where F_2 u is made of the F_2 w of all words. Padding is left out.
 """
 
@@ -39,11 +39,11 @@ from selhn.models.cross_attention import (
     pair_by_pair,
 )
 
-# Fragments of so many bytes are fused at a time, so that the passes over them stay near a CPU's core.
+# Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**22
 EPSILON = 1e-8
 
-# Of S items that send s fragments each, and R that receive r: the weights of all pairs. If aligned, item s
+# Weights of all pairs of S items that send s fragments each, and R that receive r. If aligned, item s
 # sends to item s alone, and R is 1.
 Weights = Float[Tensor, "S R r s"]
 ToRegions = Float[Tensor, "T i M N"]
@@ -51,7 +51,7 @@ ToWords = Float[Tensor, "I t n M"]
 
 
 class Messages(nn.Module):
-    """What one side receives from the other; with `heads`, also how it is fused and summed up."""
+    """What one side receives from the other; with `heads`, also how it is fused and summed."""
 
     def __init__(self, dim: int, heads: int | None):
         super().__init__()
@@ -60,10 +60,10 @@ class Messages(nn.Module):
         if heads is not None:
             self.fuse = _draw(nn.Linear(2 * dim, dim, bias=False))
             self.summary = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, heads))
-            self.summary[2].bias.requires_grad_(False)  # it adds the same to all logits
+            self.summary[2].bias.requires_grad_(False)  # a bias would add the same to all logits
 
     def of_senders(self) -> list[Float[Tensor, "d e"]]:
-        """Matrices for what sends: to what receivers are multiplied with, to the middle, and F_2 if any."""
+        """Matrices applied to senders: for the product with receivers, for the middle, and F_2 if any."""
         scale = self.key.out_features**-0.5
         first, middle = self.key.weight.T @ self.query.weight, self.own_query.weight.T @ self.own_key.weight
         return [scale * first, scale * middle, *self.of_fused()[1:]]
@@ -75,7 +75,7 @@ class Messages(nn.Module):
     def reference(
         self, senders: Float[Tensor, "s d"], receivers: Float[Tensor, "r d"], real: int | None = None
     ) -> Float[Tensor, "r d"]:
-        """The messages of all that send, and what these see of each other; only the first `real` are seen."""
+        """The messages of all senders, after attending to each other; only the first `real` count."""
         scale = senders.shape[1] ** -0.5
         first = (scale * self.query(receivers) @ self.key(senders).T).softmax(1) @ senders
         return (scale * self.own_query(first) @ self.own_key(first[:real]).T).softmax(1) @ first[:real]
@@ -111,7 +111,7 @@ class Messages(nn.Module):
             gates = ((weights * dots).sum(3) / lengths).sigmoid()
             scaled = weights * (gates / lengths)[..., None]
         message = torch.bmm(scaled.flatten(1, 2), sent).view(*weights.shape[:3], -1)
-        # In the precision of the products: what is as wide as an embedding is read and written six times.
+        # In the precision of the products: tensors as wide as an embedding are read and written six times.
         own, of_own, gates = (part.to(message.dtype) for part in (own, of_own, gates[..., None]))
         fused = torch.addcmul(message, gates, of_own).relu() + own
         share = _softmax(self.summary(fused).to(weights.dtype).transpose(2, 3), mask.unsqueeze(2)).mean(2)
@@ -147,14 +147,14 @@ class MessagePassing(nn.Module):
             return score_in_blocks(self._scores, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        """Whose messages words and regions receive at first."""
+        """The first attention of words and regions: whose messages they receive."""
         images = _prepared(images, self.to_words, self.to_regions)
         texts = _prepared(texts, self.to_regions, self.to_words)
         (_, of_regions), (_, of_words), _ = self._weights(images, texts, False)
         return {"of_words": of_words[0, 0], "of_regions": of_regions[0, 0].T}
 
     def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """An MLP of both sides; in the first stage the cosine of their means, over padding of words too."""
+        """An MLP of both sides; in the first stage the cosine of their means, with padding of words."""
 
         def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
             of_regions = self.to_regions.reference(words, regions)
@@ -187,7 +187,7 @@ class MessagePassing(nn.Module):
     ) -> tuple[tuple[ToRegions, ToRegions], tuple[ToWords, ToWords], ToRegions]:
         """B and A of both directions, to regions and to words, and the products of words and regions.
 
-        With `padding`, words have a place more, which receives what padding does in the authors' program.
+        With `padding`, words have one more place, which receives what padding does in the authors' program.
         """
         with torch.autocast(images.vectors.device.type, enabled=False):
             regions, words = self._parts(images), self._parts(texts)
@@ -239,7 +239,7 @@ class MessagePassing(nn.Module):
 
 
 def _prepared(items: Fragments, sends: Messages, receives: Messages) -> Fragments:
-    """Fragments and all their products with weights, so that each is made once for all pairs."""
+    """Fragments and all their products with weights, each computed once for all pairs."""
     matrices = torch.cat([*sends.of_senders(), *receives.of_fused()[:1]], 1)
     return replace(items, vectors=torch.cat([items.vectors, items.vectors @ matrices], 2), gram=None)
 
@@ -255,7 +255,7 @@ def _across(pairs: Tensor, aligned: bool) -> Tensor:
 
 
 def _products(senders: Float[Tensor, "n s d"], receivers: Float[Tensor, "m r d"], aligned: bool) -> Weights:
-    """Every fragment that receives with every one that sends."""
+    """The product of every receiving fragment with every sending one."""
     if aligned:
         return (receivers @ senders.mT)[:, None]
     matrix = receivers.flatten(0, 1) @ senders.flatten(0, 1).T
@@ -270,17 +270,17 @@ def _gram(vectors: Float[Tensor, "n K d"]) -> Float[Tensor, "n K K"]:
 def _length(
     shares: Float[Tensor, "S R s"], senders: tuple[Float[Tensor, "S s d"], ...]
 ) -> Float[Tensor, "S R"]:
-    """|sum of shares times fragments|, plus a little."""
+    """|sum of shares times fragments|, plus a small constant."""
     return ((shares @ _gram(senders[0])) * shares).sum(2).clamp(min=1e-30).sqrt() + EPSILON
 
 
 def _softmax(logits: Float[Tensor, "*K n"], mask: Bool[Tensor, "*#K n"]) -> Float[Tensor, "*K n"]:
-    """Over the real ones; over all if none is."""
+    """Softmax over the real ones; over all if none is real."""
     return logits.masked_fill(~(mask | ~mask.any(-1, keepdim=True)), -torch.inf).softmax(-1)
 
 
 def _draw(layer: nn.Linear) -> nn.Linear:
-    """Official: the bound is that of a square matrix, and a bias is zero."""
+    """Official: the bound of the weights is that of a square matrix, and the bias is zero."""
     bound = (3 / layer.weight.shape[0 if layer.out_features > 1 else 1]) ** 0.5
     nn.init.uniform_(layer.weight, -bound, bound)
     if layer.bias is not None:

@@ -1,15 +1,15 @@
 """CMCAN: Zhang et al., Show Your Faith: Cross-Modal Confidence-Aware Network for Image-Text Matching, AAAI 2022.
 
-As in SGRAF, a pair becomes nodes; here words look at regions and regions at words, and every region has a
-confidence, how much of what is around it the text speaks of:
+As in SGRAF, a pair becomes nodes; here words attend to regions and regions to words, and every region has a
+confidence: how much the text says about its surroundings:
 
     t_n = unit(ReLU(W_t (a_n - w_n)^2))     of word n and what it attends to
     r_m = unit(ReLU(W_r (a_m - v_m)^2))     of region m and what it attends to
     g   = unit(ReLU(W_g (v - t)^2))         of the two pooled vectors
     c_m = sigmoid(LN_m(W_c (g * unit(ReLU(W_p (p_m - t)^2)))))
 
-p_m is pooled over region m and its neighbours. The nodes g, t_n and the nodes g, c_m r_m reason apart, as in
-SGR; the score is sigmoid(W [x; y]) of what comes out of both.
+p_m is pooled over region m and its neighbours. The nodes g, t_n and the nodes g, c_m r_m reason separately,
+as in SGR; the score is sigmoid(W [x; y]) of the two results.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from selhn.models.sgraf import GraphReasoning, SimilaritySettings, with_pooling
 
 
 class NeighbourPool(SelfAttentionPool):
-    """Beside the vector of the whole image, edges whose sums are vectors of each region and its neighbours.
+    """The vector of the whole image, and edges that sum up each region with its neighbours.
 
     p_m = sum over j of softmax_j(l_j) v_j / |sum over all of softmax(l) v|, with the logits l of the whole.
     """
@@ -49,9 +49,9 @@ class NeighbourPool(SelfAttentionPool):
     def surroundings(
         self, images: Unpadded, adjacency: Sequence[Bool[Tensor, "M M"]]
     ) -> list[tuple[Float[Tensor, " d"], Float[Tensor, "M d"]]]:
-        """Of each image the pooled vector at unit length, and the sums of its regions with their neighbours.
+        """For each image, the pooled vector at unit length, and the sums of its regions and neighbours.
 
-        The class has the equation; j are at most five, and a region stands in for those it lacks.
+        See the class for the equation; there are at most five j, and a region replaces those it lacks.
         """
         batch, found = torch.stack(list(images)), []
         logits = self.common(self.local(batch) * self.mean(batch.mean(1))[:, None])
@@ -65,12 +65,12 @@ class NeighbourPool(SelfAttentionPool):
         return found
 
     def forward(self, fragments: Fragments, adjacency: Shaped[Tensor, "n K K"] | None = None) -> Fragments:
-        assert adjacency is not None  # the model declares that it needs it
+        assert adjacency is not None  # the model declares that it needs the adjacency
         mask, logits = fragments.mask, self.logits(fragments)
         whole = self.pooled(fragments.vectors, logits)
         near = adjacency.bool() & mask[:, None] & mask[:, :, None]
         near = near & (near.cumsum(2) <= self.neighbours)
-        # Official: a region takes the place of each neighbour that it lacks, and then counts several times.
+        # Official: a region replaces each neighbour that it lacks, and then counts several times.
         itself = torch.eye(mask.shape[1], dtype=torch.int64, device=mask.device)
         times = near + itself * (self.neighbours - near.sum(2, keepdim=True))
         logits = logits.masked_fill(~mask, 0)[:, None] + times.to(logits.dtype).log()
@@ -90,7 +90,7 @@ class ConfidentReasoning(nn.Module):
         self.smooth = smooth
         self.by_word, self.by_region, self.around, self.whole = (xavier(dim, sim_dim) for _ in range(4))
         self.confidence = xavier(sim_dim, 1)
-        # It adds the same to all regions, which the norm takes away; published weights have it.
+        # The bias adds the same to all regions, which the norm cancels; published weights have it.
         self.confidence.bias.requires_grad_(False)
         self.norm = nn.LayerNorm(num_regions)
         self.textual, self.visual = (GraphReasoning(sim_dim, steps) for _ in range(2))
@@ -200,7 +200,7 @@ class ConfidentReasoning(nn.Module):
     def _confidence(
         self, near: Float[Tensor, "c I M s"], mask: Bool[Tensor, "I M"]
     ) -> Float[Tensor, "c I M 1"]:  # fmt: skip
-        """sigmoid(LN(W_c x)), the norm over the regions that an image has."""
+        """sigmoid(LN(W_c x)); the norm is over the real regions of an image."""
         logits = self.confidence(near).squeeze(3).to(torch.promote_types(near.dtype, torch.float32))
         count = mask.sum(1, keepdim=True).clamp(min=1)
         mean = logits.masked_fill(~mask, 0).sum(2, keepdim=True) / count
@@ -212,7 +212,7 @@ class ConfidentReasoning(nn.Module):
 
 
 def _with(whole: Float[Tensor, "c Q s"], local: Float[Tensor, "c Q L s"]) -> Float[Tensor, "c Q X s"]:
-    """X = 1 + L nodes: that of the whole, then the others."""
+    """X = 1 + L nodes: the global node, then the others."""
     return torch.cat([whole[:, :, None], local], 2)
 
 

@@ -1,4 +1,4 @@
-"""Matchers that compare regions with words: two encoders of fragments, and a head that scores all pairs."""
+"""Matchers that compare regions with words: two fragment encoders, and a head that scores all pairs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask
 from selhn.text import Tokenizer
 
 Unpadded: TypeAlias = Sequence[Float[Tensor, "_ d"]]
-"""The vectors of images or texts, of each as many as it has."""
+"""The vectors of images or texts, without padding."""
 Scores: TypeAlias = Float[Tensor, "I T"]
 Side: TypeAlias = Mapping[str, Sequence[Tensor]]
 """Side inputs by name, one for each image or text, without padding."""
@@ -54,7 +54,7 @@ class WordEncoder(nn.Module):
 
 
 def _fragments(vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"], normed: bool) -> Fragments:
-    """In float32 or wider."""
+    """Normalise in float32 or wider."""
     wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     return Fragments.of(unit(wide) if normed else wide, mask)
 
@@ -65,7 +65,7 @@ class SelfAttentionPool(nn.Module):
     With `unit_mean` the mean has length 1 (CVSE's texts).
 
     f and g are FC, tanh and dropout; for images there is a batch norm before tanh, and that of f has a
-    channel for every region's place, so that the number of regions is a size of the model.
+    channel per region position, so the number of regions is fixed in the model.
     """
 
     def __init__(self, dim: int, dropout: float, num_regions: int | None = None, unit_mean: bool = False):
@@ -79,11 +79,11 @@ class SelfAttentionPool(nn.Module):
         self.local = branch(num_regions)
         self.mean = branch(None if num_regions is None else dim)
         self.common = xavier(dim, 1)
-        # It adds the same to all logits of a softmax; published weights have it.
+        # The bias adds the same to all logits of a softmax; published weights have it.
         self.common.bias.requires_grad_(False)
 
     def reference(self, items: Unpadded) -> list[Float[Tensor, " d"]]:
-        """The vector of each item; images, which all have as many regions, share a batch norm."""
+        """The vector of each item; images share a batch norm, because all have the same number of regions."""
         batches = [item[None] for item in items] if self.num_regions is None else [torch.stack(list(items))]
         logits = [self.common(self.local(batch) * self.mean(batch.mean(1))[:, None]) for batch in batches]
         return [whole for p, x in zip(logits, batches) for whole in unit((p.softmax(1) * x).sum(1))]
@@ -93,7 +93,7 @@ class SelfAttentionPool(nn.Module):
         return Fragments(fragments.vectors, fragments.mask, whole)
 
     def pooled(self, vectors: Float[Tensor, "n K d"], logits: Float[Tensor, "n K"]) -> Float[Tensor, "n d"]:
-        # Not a matrix product, which autocast would round.
+        # Not a matrix product: autocast would round it.
         return (logits.softmax(1)[:, :, None] * vectors).sum(1)
 
     def logits(self, fragments: Fragments) -> Float[Tensor, "n K"]:
@@ -102,24 +102,24 @@ class SelfAttentionPool(nn.Module):
         missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
         if missing < 0:
             raise SelhnError(
-                f"this model was made for images of {self.num_regions} regions and got {mask.shape[1]}: make "
+                f"this model takes images of {self.num_regions} regions and got {mask.shape[1]}: make "
                 f"one with num_regions={mask.shape[1]}, or give it features of {self.num_regions} regions"
             )
         mean = vectors.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
         mean = unit(mean) if self.unit_mean else mean
-        # Images of a split may all have fewer regions than others; the places they lack are padding.
+        # All images of a split may have fewer regions than the model; the missing places are padding.
         places = pad(vectors, (0, 0, 0, missing)) if missing else vectors
         logits = self.common(self.local(places) * self.mean(mean)[:, None]).squeeze(2)[:, : mask.shape[1]]
         return logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
 
 
 class CrossAttention(AbstractMatcher):
-    """Fragments of images and texts, and a head that makes a number of every pair.
+    """Encoders of fragments, and a head that gives a number for every pair.
 
     Args:
         head: `head(images, texts, aligned)` gives (I, T) logits, or with `aligned` those of image p with text p,
             (P,), in float32 or wider; `head.attention(images, texts)` the tensors of an `Attention` of one
-            pair, by name; `pairs_apart`, `images_apart` and `reference` of the head are those of the matcher.
+            pair, by name; the matcher takes over the head's `pairs_apart`, `images_apart` and `reference`.
         sigmoid: whether a score is the sigmoid of the head's number.
     """
 
@@ -151,7 +151,7 @@ class CrossAttention(AbstractMatcher):
         return self.activation(self.logits(images, texts))
 
     def logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        """The head's numbers, which still differ where their sigmoids are all 1."""
+        """The head's numbers, which still differ when their sigmoids are all 1."""
         return self.head(images, texts, aligned)
 
     def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
@@ -159,7 +159,7 @@ class CrossAttention(AbstractMatcher):
 
     @property
     def pairs_apart(self) -> bool:
-        """Whether a pair scores the same without the others, in training too: no statistics over pairs."""
+        """Whether a pair's score is independent of the other pairs, in training too: no batch statistics."""
         return bool(getattr(self.head, "pairs_apart", False))
 
     @property
@@ -168,7 +168,7 @@ class CrossAttention(AbstractMatcher):
         return self.pairs_apart or bool(getattr(self.head, "images_apart", False))
 
     def reference(self, images: Unpadded, texts: Unpadded, side: Side | None = None) -> Scores:
-        """What `score` gives, as the paper writes it, pair by pair: to be read, and to test the fast form."""
+        """The same as `score`, written as in the paper, pair by pair, to read and to test the fast form."""
         head: Any = self.head
         if not hasattr(head, "reference"):
             name = type(head).__name__
@@ -176,13 +176,13 @@ class CrossAttention(AbstractMatcher):
         return self.activation(head.reference(self, images, texts, side or {}))
 
     def attention(self, images: Fragments, texts: Fragments) -> Attention:
-        """Which word of one text looks at which region of one image, or vice versa, without padding.
+        """Attention between the words of one text and the regions of one image, without padding.
 
-        Words are called by their numbers here; `selhn.eval.pair_attention` knows what they are.
+        Words are numbered here; `selhn.eval.pair_attention` adds their spelling.
         """
         if len(images) != 1 or len(texts) != 1:
             raise SelhnError(
-                f"attention is that of one image and one text, got {len(images)} and {len(texts)}: "
+                f"attention is for one image and one text, got {len(images)} and {len(texts)}: "
                 "cut them, for example images[2:3] and texts[5:6]"
             )
         with torch.no_grad():

@@ -3,7 +3,7 @@
     instance  = unit(sum_k p_k x_k)         over regions or words, p by self-attention as in SGRAF
     g         = unit(A leaky(A e W1) W2)    the concepts: words e that often occur together are neighbours in A
     w         = softmax_c(smooth W (tanh(BN(W3 g_c)) * tanh(BN(W4 instance))))
-    consensus = unit(sum_c w_c g_c)         the w of a text is mixed with softmax(smooth label), by its words
+    consensus = unit(sum_c w_c g_c)         for a text, w is mixed with softmax(smooth label) of its words
     fused     = unit(a instance + (1 - a) consensus)
     score     = 0.95 fused . fused + 0.05 consensus . consensus
 
@@ -34,7 +34,7 @@ from selhn.models.vse import dot_scores
 CONSENSUS_SHARE = 0.05
 """Share of the consensus in a score; the rest comes from the fused vectors."""
 LEVEL_WEIGHTS = {"fused": 3, "instance": 5, "consensus": 1}
-"""How often the scores of each kind of vector count in training."""
+"""How many times the scores of each kind of vector count in training."""
 DISTANCE_WEIGHT = 2.0
 TRAIN_ALPHA = 0.85
 
@@ -42,7 +42,7 @@ Concepts = Float[Tensor, "C d"]
 
 
 class Levels(NamedTuple):
-    """What images or texts are by themselves, what they are by concepts, and how much they have of each."""
+    """Images or texts: their instance vectors, consensus vectors, and weights of the concepts."""
 
     instance: Float[Tensor, "n d"]
     consensus: Float[Tensor, "n d"]
@@ -62,7 +62,7 @@ class ConceptBasis(nn.Module):
         self.register_buffer("adjacency", adjacency)
         self.register_buffer("inputs", inputs)
         hidden = max(1, dim // 2)
-        # Official: uniform, as wide as the outputs say.
+        # Official: uniform, with a bound given by the number of outputs.
         self.first = nn.Parameter(torch.empty(inputs.shape[1], hidden).uniform_(-1, 1) / math.sqrt(hidden))
         self.second = nn.Parameter(torch.empty(hidden, dim).uniform_(-1, 1) / math.sqrt(dim))
 
@@ -74,7 +74,7 @@ class ConceptBasis(nn.Module):
 
 
 class Consensus(nn.Module):
-    """How much images, or texts, have of each concept."""
+    """The weight of each concept for images, or for texts."""
 
     def __init__(self, dim: int):
         super().__init__()
@@ -84,15 +84,15 @@ class Consensus(nn.Module):
         self.last = nn.Linear(dim, 1)
         for bias in (self.of_concept[0].bias, self.of_item[0].bias, self.last.bias):
             assert isinstance(bias, nn.Parameter)
-            bias.requires_grad_(False)  # a norm or a softmax takes it away; published weights have it
+            bias.requires_grad_(False)  # a norm or a softmax cancels it; published weights have it
 
     def forward(self, items: Float[Tensor, "n d"], concepts: Concepts) -> Float[Tensor, "n C"]:
-        """`W (f(g_c) * h(x))` for all concepts of all items: one product, the factor W with the items."""
+        """`W (f(g_c) * h(x))` for all concepts and items as one product, with W multiplied into the items."""
         return (self.of_item(items) * self.last.weight) @ self.of_concept(concepts).T + self.last.bias
 
 
 class CVSE(AbstractMatcher):
-    """Images and texts, each by itself and by its concepts, which share one basis."""
+    """Instance and consensus vectors of images and texts, over one shared set of concepts."""
 
     is_embedding = True
     side = {"concepts": False}  # noqa: RUF012
@@ -144,7 +144,7 @@ class CVSE(AbstractMatcher):
         return dot_scores(images, texts)
 
     def forward(self, batch: Batch) -> Match:
-        """In training the scores of each kind of vector, as often as it counts."""
+        """In training, the scores of each kind of vector, repeated by its weight."""
         images, texts = self._levels(batch)
         if not self.training:
             return Match(self.score(self._joined(images), self._joined(texts)))
@@ -171,8 +171,8 @@ class CVSE(AbstractMatcher):
         labels = self.labels_of(tokens, mask) if labels is None else labels
         if labels.shape != (len(tokens), len(concepts)):
             raise SelhnError(
-                f"the concepts of the texts have shape {tuple(labels.shape)} and the model knows {len(concepts)}: "
-                "give it the graph that they were made with, model.concept_graph=concepts.json"
+                f"the concepts of texts have shape {tuple(labels.shape)} but the model has {len(concepts)}: "
+                "give it the graph they were made with, model.concept_graph=concepts.json"
             )
         own, known = self._weights(self.text_consensus(instance, concepts)), self._weights(labels)
         return self._level(instance, self.label_ratio * known + (1 - self.label_ratio) * own, concepts)
@@ -201,7 +201,7 @@ class CVSE(AbstractMatcher):
         return Levels(instance, unit(weights @ concepts), weights)
 
     def _joined(self, levels: Levels) -> Float[Tensor, "n d2"]:
-        """One unit vector, whose parts are as long as the roots of their shares: a score is a product."""
+        """One unit vector with parts scaled by the roots of their shares: a score is a dot product."""
         shares = (1 - CONSENSUS_SHARE, levels.fused(self.fuse_alpha)), (CONSENSUS_SHARE, levels.consensus)
         return torch.cat([math.sqrt(share) * part for share, part in shares], 1)
 
@@ -228,8 +228,8 @@ def cvse(
 ) -> CVSE:
     """CVSE; `selhn data concepts` writes a graph, and training builds one from its captions if none is given.
 
-    `word_vectors` (GloVe, as text) are what words begin with and what concepts are made from; without them
-    both are random. `concept_inputs` are vectors of the concepts. For COCO the authors have 0.40 and 0.90.
+    `word_vectors` (GloVe, as text) initialise the words and the concepts; without them
+    both are random. `concept_inputs` are vectors of the concepts. For COCO the authors use 0.40 and 0.90.
     """
     graph = (
         ConceptGraph.read(Path(concept_graph)) if isinstance(concept_graph, (str, Path)) else concept_graph

@@ -20,7 +20,7 @@ from selhn.models.vse import dot_scores
 
 
 class DeViSE(AbstractMatcher):
-    """A linear map of the mean of an image's regions into a space of word vectors that are not trained."""
+    """A linear map of an image's mean region into the space of fixed word vectors."""
 
     is_embedding = True
 
@@ -31,7 +31,7 @@ class DeViSE(AbstractMatcher):
         known = None if word_vectors is None else common.vectors_from(word_vectors, dim)[0]
         words = unit(torch.randn(common.num_words, dim) if known is None else known)
         if common.tokenizer is not None:
-            words[common.tokenizer.kinds.special] = 0  # they are in every sentence and say nothing
+            words[common.tokenizer.kinds.special] = 0  # they are in every sentence and carry no meaning
         self.words: Tensor
         self.register_buffer("words", words)
         self.settings = {"vocab_size": common.num_words, "word_vectors": None}  # loading needs no other file
@@ -53,5 +53,5 @@ def devise(
     common: Words, dim: int = 300, word_vectors: str | Path | None = None, normalise_images: bool = True
 ) -> DeViSE:
     """DeViSE with the word vectors of a text file, as GloVe's; without one, words are random directions."""
-    # Paper: M x keeps its length (normalise_images=False); a few images of long vectors then win every search.
+    # Paper: M x keeps its length (normalise_images=False); a few long vectors then win every search.
     return DeViSE(common, dim, word_vectors, normalise_images)

@@ -1,4 +1,4 @@
-"""A model from elsewhere as a matcher: two functions that embed images and texts, or one that scores pairs."""
+"""Use any model as a matcher: two functions that embed images and texts, or one that scores pairs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,7 +50,7 @@ class LibraryTokenizer:
     def of_transformers(
         cls, words: Any, size: int = 0, longest: int = MOST_TOKENS, whole: bool = False
     ) -> "LibraryTokenizer":
-        """One of transformers; `whole` fills all texts to one length, and what fills them is part of them."""
+        """A tokenizer of transformers; `whole` pads all texts to one length; padding counts as text."""
         longest = min(MOST_TOKENS, longest, words.model_max_length)
         encode = partial(_encode, words, longest, whole)
         size = max(len(words), size)
@@ -58,7 +58,7 @@ class LibraryTokenizer:
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         check_texts(texts)
-        # Half a character, which JSON files may contain, is none to the libraries.
+        # JSON files may contain half a character (a lone surrogate), which the libraries refuse.
         return self._encode([text.encode("utf-8", "replace").decode("utf-8") for text in texts])
 
     def save(self, folder: Path) -> None:
@@ -80,7 +80,7 @@ def _encode(words: Any, longest: int, whole: bool, texts: list[str]) -> tuple[Te
 
 
 def vectors_of(found: Any) -> Float[Tensor, "n d"]:
-    """The vectors in what a tower returns: itself, or its `pooler_output`."""
+    """The vectors in a tower's output: the output itself, or its `pooler_output`."""
     vectors = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
     if not isinstance(vectors, Tensor) or vectors.ndim != 2:
         raise SelhnError(f"a tower returned {type(found).__name__}: it must give one vector per item, (n, d)")
@@ -110,9 +110,7 @@ class Adapted(AbstractMatcher):
         self._images, self._texts, self._scores = images, texts, scores
         self.is_embedding = scores is None
         if module is None:
-            self.place = nn.Parameter(
-                torch.empty(0), requires_grad=False
-            )  # functions have none: a device to be on
+            self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # tells the device
 
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Any:
         mask = all_real(regions, region_mask)
@@ -124,7 +122,7 @@ class Adapted(AbstractMatcher):
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Any:
         mask = all_real(tokens, token_mask)
         if self._texts is None:
-            return Fragments(tokens[..., None].double(), mask)  # which holds ids exactly
+            return Fragments(tokens[..., None].double(), mask)  # float64 holds ids exactly
         found = self._texts(tokens.long(), mask)
         return unit(vectors_of(found)) if self.is_embedding else found
 
@@ -146,10 +144,10 @@ def adapt(
     tokenizer: Any = None,
     pixels: bool = False,
 ) -> AbstractMatcher:
-    """A model from elsewhere for `selhn.train`, `evaluate`, `Index` and `diagnose`.
+    """Adapt any model for `selhn.train`, `evaluate`, `Index` and `diagnose`.
 
     Args:
-        module: what is trained, moved to a device and saved: all that the functions use.
+        module: the module that is trained, moved to a device and saved; it holds all the functions use.
         images: `(regions, region_mask)` to one vector per image, or with `pixels` a function of pictures (I, 3, H, W)
             from -1 to 1, of data that was imported with the extractor pixels_SIDE_PATCH. Vectors are made unit vectors.
         texts: `(tokens, token_mask)` to one vector per text.

@@ -1,8 +1,8 @@
 """GSMN: Liu et al., Graph Structured Network for Image-Text Matching, CVPR 2020.
 
-An image and a text are graphs. A node is a region or a word, which attends to the other side as in SCAN; its
-matching vector m_i has the cosines of both in 16 blocks of their numbers. Nodes that are near give each other
-theirs, with kernels k, and a small network makes one number of each node:
+Images and texts are graphs. A node is a region or a word, which attends to the other side as in SCAN; its
+matching vector m_i has the cosines of both in 16 blocks of channels. Neighbouring nodes exchange
+theirs, with kernels k, and a small network turns each node into one number:
 
     h_i = concat_k( W_k sum_j e_ijk m_j + b_k ),   score = mean_i out_2(tanh(out_1(h_i))), of regions and of words
 
@@ -43,7 +43,7 @@ class RegionGraph(nn.Module):
         self.precision_theta = nn.Parameter(torch.rand(kernels, 1))
 
     def reference(self, boxes: Float[Tensor, "M 4"]) -> Float[Tensor, "M M k"]:
-        """Gaussians of distance and angle of two centres, normalised over the regions j that region i hears.
+        """Gaussians of distance and angle of two centres, normalised over the neighbours j of region i.
 
         The authors' program normalises over kernels, and gives region i the sum over j of its own vector.
         """
@@ -111,14 +111,14 @@ class WordGraph(nn.Module):
 
 
 def parsed(dependencies: Int[Tensor, "n E 2"], num_words: int) -> Bool[Tensor, "n N N"]:
-    """Which words a parse joins: head and dependent, in both directions. The root, not a word, joins none.
+    """Which words a parse joins: head and dependent, in both directions. The root is not a word.
 
-    Words are counted from 1, behind the mark where a text starts.
+    Words are counted from 1, after the start token.
     """
     pairs = dependencies.long()
     head, dependent = pairs.unbind(2)
     valid = ((pairs > 0) & (pairs < num_words)).all(2)
-    # Pairs that do not count are put into a place that is cut off: no shape depends on values.
+    # Pairs that do not count go to an extra place that is cut off: no shape depends on values.
     place = torch.where(valid, head * num_words + dependent, num_words * num_words)
     found = torch.zeros(len(pairs), num_words * num_words + 1, dtype=torch.bool, device=pairs.device)
     one_way = found.scatter(1, place, torch.ones_like(valid))[:, :-1].unflatten(1, (num_words, num_words))
@@ -169,7 +169,7 @@ class GraphMatching(nn.Module):
     def __init__(self, smooth: float, blocks: int, hidden: int, kernels: int):
         super().__init__()
         self.smooth, self.blocks = smooth, blocks
-        # The bias of words only is the authors': a number meant for something else turned it on.
+        # Only words have a bias, as in the authors' program: an unrelated argument turned it on.
         self.visual = StructureMatch(blocks, hidden, kernels, bias=False)
         self.textual = StructureMatch(blocks, hidden, kernels, bias=True)
 
@@ -228,7 +228,7 @@ class GraphMatching(nn.Module):
 
 @dataclass(frozen=True)
 class GraphSettings(WordSettings):
-    """Of both forms of GSMN; `own_vectors` is what the authors' program does."""
+    """Build either form of GSMN; `own_vectors` is what the authors' program does."""
 
     smooth: float = 20.0
     blocks: int = 16

@@ -1,18 +1,18 @@
 """IMRAM: Chen et al., Iterative Matching with Recurrent Attention Memory, CVPR 2020.
 
-Words look at regions a few times, as in SCAN t2i. The first query q of a word w is the word itself; then the
-query remembers what it has seen:
+Words attend to regions several times, as in SCAN t2i. The first query q of a word w is the word itself; then
+the query remembers what it has seen:
 
-    x = sum_k p_k v_k,  p the weights of SCAN with which q looks at the regions v
+    x = sum_k p_k v_k,  p the weights of SCAN with which q attends to the regions v
     score of the step = mean over words of cos(w, x)
     q <- g * q + (1 - g) * o,  o = tanh(W_o [q; x] + b_o),  g = sigmoid(W_g [q; x] + b_g)
 
-Regions look at words in the same way, with weights of their own. A score is the sum over the steps, and over
-both directions in the full model.
+Regions attend to words in the same way, with weights of their own. A score is the sum over the steps, and
+over both directions in the full model.
 
-What is computed here is the same with a fifth of the work: W [q; x] = W_q q + W_x x, where W_x x is sum_k p_k
+This code computes the same with a fifth of the work: W [q; x] = W_q q + W_x x, where W_x x is sum_k p_k
 W_x v_k, with W_x v_k made once per region, and the first W_q q once per word. The cosine needs no x, as in
-`attended_cosines`. The authors' program also makes the update after the last step, which nothing reads.
+`attended_cosines`. The authors' program also computes an unused update after the last step.
 """
 
 from contextlib import nullcontext
@@ -38,12 +38,12 @@ from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
 from selhn.models.scan import Direction, attended
 
-# Memories of so many bytes are worked on at a time, so that the passes over them stay near a CPU's core.
+# Bytes of memories processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**24
 
 
 class Memory(nn.Module):
-    """Queries that look at contexts again and again; with `normed` one that remembers has length 1."""
+    """Queries that attend to contexts repeatedly; with `normed` an updated query has length 1."""
 
     def __init__(self, dim: int, smooth: float, steps: int, normed: bool):
         super().__init__()
@@ -54,7 +54,7 @@ class Memory(nn.Module):
     def forward(
         self, contexts: Fragments, queries: Fragments, aligned: bool = False
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
-        """The scores of all K steps, and how queries look in the last; if `aligned`, c is 1, else q is Q."""
+        """The scores of all K steps, and the attention of the last; if `aligned`, c is 1, else q is Q."""
         half = memory_precision(contexts.vectors, queries.vectors)
         with nullcontext() if half is None else torch.autocast(contexts.vectors.device.type, half):
             return self._looks(contexts, queries, aligned, half)
@@ -62,7 +62,7 @@ class Memory(nn.Module):
     def _looks(
         self, contexts: Fragments, queries: Fragments, aligned: bool, half: torch.dtype | None
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
-        """`half` is the precision of the kernels, None for the way without them."""
+        """`half` is the precision of the kernels, None to compute without them."""
         dim, device = self.output.out_features, contexts.vectors.device
         both, bias = (
             torch.cat([self.output.weight, self.gate.weight]),
@@ -71,7 +71,7 @@ class Memory(nn.Module):
         of_query, of_seen = both[:, :dim], both[:, dim:]
         seen = linear(contexts.vectors, of_seen)
         first = queries.vectors if aligned else queries.vectors.transpose(0, 1).flatten(0, 1)[None]
-        # The queries that remember: without padding where shapes are free, else all L q of them.
+        # The updated queries: without padding if shapes may vary, otherwise all L q of them.
         present = queries.mask[:, None, :, None] if aligned else queries.mask.T
         rows = present.flatten().nonzero().squeeze(1) if is_ragged(first) and not aligned else None
         first = first if rows is None else first.index_select(1, rows)
@@ -106,7 +106,7 @@ class Memory(nn.Module):
                 with torch.autocast(device.type, enabled=False):
                     now = look(part.vectors, memory)
                     now = now if rows is None else torch.zeros_like(flat).index_copy(2, rows, now)
-                    # A query of padding is not zero once it remembers, and must not count in the norm over
+                    # A padding query is not zero after an update, and must not count in the norm over
                     # queries.
                     now = now.view_as(weights).masked_fill(~(present[own] if aligned else present), 0)
                 if step + 2 < self.steps:
@@ -126,7 +126,7 @@ def _remembered(
     weights: Float[Tensor, "C M W"],
     seen: Float[Tensor, "C M e"],
 ) -> Float[Tensor, "C W d"]:
-    """`g q + (1 - g) o` of W queries, from W_q q + b and the W_x v of what may be seen."""
+    """`g q + (1 - g) o` of W queries, from W_q q + b and the W_x v of the context."""
     look = weights.transpose(1, 2).to(seen.dtype)
     output, gate = torch.baddbmm(known.expand(len(seen), -1, -1), look, seen).chunk(2, 2)
     return torch.lerp(output.tanh(), memory.to(output.dtype).expand_as(output), gate.sigmoid())
@@ -158,7 +158,7 @@ class RecurrentAttention(nn.Module):
         return score_in_blocks(lambda *some: self._by_step(*some).sum(0), images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        """How words and regions look in the last step."""
+        """The attention of words and regions in the last step."""
         weights = {}
         for direction in self.memories:
             look = self._looking(direction, images, texts, False)[1][0, :, :, 0]
@@ -166,7 +166,7 @@ class RecurrentAttention(nn.Module):
         return weights
 
     def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """What a query has seen is remembered, `q <- g q + (1 - g) o`; cosines are with the first query."""
+        """Queries are updated, `q <- g q + (1 - g) o`; cosines are with the first query."""
 
         def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
             total = regions.new_zeros(())

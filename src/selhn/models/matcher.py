@@ -1,4 +1,4 @@
-"""What a matcher is: encode each image once, each text once, score all pairs."""
+"""The interface of a matcher: encode each image once, each text once, score all pairs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ Tokens = Int[Tensor, "T N"]
 TokenMask = Bool[Tensor, "T N"]
 
 ITEMS_AT_ONCE = 512
-"""Images, or texts, that are embedded at a time."""
+"""Number of images, or texts, embedded at a time."""
 
 
 class AbstractMatcher(nn.Module, ABC):
@@ -38,34 +38,34 @@ class AbstractMatcher(nn.Module, ABC):
     """Whether images and texts are one vector each, (I, d) and (T, d), and scores are their dot products."""
 
     side: Mapping[str, bool] = MappingProxyType({})
-    """Side inputs (`SIDE_INPUTS`) that its encoders take by name, and whether it cannot work without."""
+    """Side inputs (`SIDE_INPUTS`) that its encoders take by name, and whether each is required."""
 
     def __init__(self, tokenizer: Tokenizer | None = None):
         super().__init__()
         self.tokenizer = tokenizer
         self.name: str | None = None
-        """The line of `MODELS` it was made from; None for a model of your own."""
+        """Its name in `MODELS`; None for a model of your own."""
         self.source: str | None = None
         """The name by which `load_model` opens a model of another library; an index has no copy of it."""
         self.settings: dict[str, Any] = {}
-        """What `create_model` needs to build the same model again; a subclass enters what only it knows."""
+        """What `create_model` needs to build the same model again; a subclass adds its own entries."""
         self.watched: dict[str, nn.Module] = {}
         """Parts whose gradient norms are logged: both encoders, the image FC, the last text layer."""
 
     @abstractmethod
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Any:
-        """Every image once; without a mask all regions are real."""
+        """Encode every image once; without a mask all regions are real."""
 
     @abstractmethod
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Any:
-        """Every text once; without a mask all tokens are real."""
+        """Encode every text once; without a mask all tokens are real."""
 
     @abstractmethod
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
-        """Every image against every text."""
+        """Score every image against every text."""
 
     def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
-        """What pairs are ranked by, (I, T): the scores, or if these saturate, what `activation` takes.
+        """What pairs are ranked by, (I, T): the scores or, if these saturate, the input of `activation`.
 
         With `aligned`, (P,): only image p with text p, for models that can score a pair without the others.
         """
@@ -88,7 +88,7 @@ class AbstractMatcher(nn.Module, ABC):
         """Token ids and mask of some sentences, as `encode_texts` takes them."""
         if self.tokenizer is None:
             raise SelhnError(
-                "this model was made with a vocabulary size and no vocabulary: "
+                "this model was made with a vocabulary size but no vocabulary: "
                 "pass tokenizer=Vocabulary.build(captions) to create_model, or set model.tokenizer"
             )
         return self.tokenizer.encode(texts)
@@ -100,7 +100,7 @@ class AbstractMatcher(nn.Module, ABC):
             return self.embed_texts(["a"])[:0]
         check_texts(texts)
         device = device_of(self)
-        # Texts of similar length together, so that little of a block is padding.
+        # Group texts of similar length, so that a block has little padding.
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
         vectors = []
         with in_eval_mode(self):
@@ -139,7 +139,7 @@ class AbstractMatcher(nn.Module, ABC):
         return encoded
 
     def save(self, out: Path | str) -> None:
-        """Write all that `load_model` needs into a folder; a model in it is replaced in one step."""
+        """Write everything `load_model` needs into a folder; a model in it is replaced in one step."""
         if self.name is None:
             raise SelhnError(
                 "only a model made by create_model can be saved as a folder: "
@@ -151,7 +151,7 @@ class AbstractMatcher(nn.Module, ABC):
 def taken_side(
     model: AbstractMatcher, given: Mapping[str, Tensor], of: Literal["images", "texts"] | None = None
 ) -> dict[str, Tensor]:
-    """The side inputs of images, texts or both that a model takes; what it needs must be given."""
+    """The side inputs of images, texts or both that a model takes; required ones must be given."""
     own = [name for name in model.side if of in (None, SIDE_INPUTS[name].of)]
     missing = next((name for name in own if model.side[name] and name not in given), None)
     if missing is not None:
@@ -163,7 +163,7 @@ def taken_side(
 
 
 def trains_on_more(model: AbstractMatcher) -> bool:
-    """Whether a model may have losses of its own beside the one on its scores."""
+    """Whether a model may have losses of its own besides the one on its scores."""
     return type(model).forward is not AbstractMatcher.forward
 
 
@@ -184,7 +184,7 @@ def all_real(items: Tensor, mask: Bool[Tensor, "n K"] | None) -> Bool[Tensor, "n
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every part is in the mode it had before."""
+    """Evaluation mode without gradients; afterwards every module returns to its previous mode."""
     training = [module for module in model.modules() if module.training]  # none in a model that is served
     if training:
         model.eval()
@@ -192,5 +192,5 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        for module in training:  # one by one: parts may have been put into eval mode, and stay there
+        for module in training:  # one by one: some modules may have been in eval mode, and stay there
             module.training = True

@@ -1,7 +1,7 @@
 """NAAF: Zhang et al., Negative-Aware Attention Framework for Image-Text Matching, CVPR 2022.
 
-Words look at regions. With the products s_kl of regions and words, and a threshold t between matching and
-mismatching words, a word counts
+Words attend to regions. With the products s_kl of regions and words, and a threshold t between matching and
+mismatching words, the score of a word is
 
     n_l + f_l + r_l
     n_l = m_l if m_l < 0 else 0,  m_l = max_k s_kl - t     a word that no region matches lowers the score
@@ -12,8 +12,9 @@ and the score of a pair is the mean over its words. As in SCAN, x_l is never mad
 
 The threshold is learnt from the words of a batch. The largest products of words that match (a text and its
 own image, if that scores highest) and of words that do not (the text and the image that scores lowest) are
-taken for two normal distributions, and t is where their densities cross, one of them scaled by alpha. Scores
-of training thus depend on which pairs are positive; in evaluation a pair scores the same by itself.
+modelled as two normal distributions, and t is where their densities cross, one of them scaled by alpha.
+Scores in training thus depend on which pairs are positive; in evaluation a pair's score depends on that pair
+alone.
 """
 
 from dataclasses import replace
@@ -39,10 +40,10 @@ from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, with_head
 from selhn.models.scan import attended
 
-# The products of so many bytes are worked on at a time, so that the passes over them stay near a CPU's core.
+# Bytes of products processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**20
 KEPT = 0.3
-"""The share of the old threshold in a new one."""
+"""Momentum: the share of the old threshold in a new one."""
 
 Mining = Literal["text", "batch"]
 """When the threshold changes: after every text of a batch, or once after all of them."""
@@ -99,7 +100,7 @@ class Thresholds(nn.Module):
 class NegativeAwareAttention(nn.Module):
     """The scores of NAAF: see the equations above.
 
-    In evaluation a word is mismatched where the mean of m over the words that are like it is below 0,
+    In evaluation a word is mismatched if the mean of m over similar words is below 0,
     weighted with the softmax of `intra_lambda` times the products of words; with None, every word is judged
     alone.
     """
@@ -130,7 +131,7 @@ class NegativeAwareAttention(nn.Module):
             return score_in_blocks(self._scores, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        """The weights of r; f looks at nothing where all regions mismatch."""
+        """The weights of r; f attends to nothing if all regions mismatch."""
         return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
 
     def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
@@ -210,10 +211,10 @@ class NegativeAwareAttention(nn.Module):
         return features.masked_fill(best <= (threshold if threshold.ndim < 2 else threshold[:, 0]), 0)
 
     def _negative(self, over: Float[Tensor, "i N T"], texts: Fragments) -> Float[Tensor, "i N T"]:
-        """n: what words lack to the threshold."""
+        """n: how far words are below the threshold."""
         judged = over
         if not self.training and self.intra_lambda is not None:
-            # Official: in evaluation alone, words that are like each other are judged together.
+            # Official: only in evaluation, similar words are judged together.
             gram = texts.products()
             absent = log_mask(texts.mask)[:, None, :, 0, 0]
             alike = (self.intra_lambda * gram + absent.to(gram.dtype)).softmax(2)
@@ -286,7 +287,7 @@ def naaf(
 ) -> CrossAttention:
     """NAAF: words that no region matches count against a pair.
 
-    `mining="batch"` learns the threshold once per batch: it is not what the authors do, and faster on a GPU.
+    `mining="batch"` learns the threshold once per batch: the authors do not do this; it is faster on a GPU.
     """
     thresholds = Thresholds(threshold, threshold_safe, alpha, min_words)
     return with_head(NegativeAwareAttention(smooth, intra_lambda, thresholds, mining), common)

@@ -24,7 +24,7 @@ from selhn.models.authors_layouts import AXES, BERT_AXES, LAYOUTS, AuthorsLayout
 from selhn.models.vse import VSE
 
 MOST_SPARED = 2**28
-"""Numbers that a model may have beside those in the file, which may hold one of its sides only."""
+"""Weights that a model may have beyond those in the file, which may hold only one side."""
 
 State = dict[str, Tensor]
 Settings = dict[str, Any]
@@ -38,9 +38,9 @@ def load_official(
     """A model in evaluation mode with the authors' weights.
 
     `source` is their .pth file, or a flat state dict with their names behind the prefixes `img_enc.` and
-    `txt_enc.`. Sizes are read from the shapes, settings default to the authors', and their own names for them
-    are understood (`no_imgnorm=True`). Every weight must find its place, with two exceptions: a state dict of
-    one side only gives a model that encodes that side, and with `bert=` the BERT may be left out.
+    `txt_enc.`. Sizes are read from the shapes, settings default to the authors' values, and their names for
+    them are understood (`no_imgnorm=True`). Every weight must find its place, with two exceptions: a state
+    dict of one side only gives a model that encodes that side, and with `bert=` the BERT may be left out.
     """
     if name not in LAYOUTS:
         raise NotFound(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")
@@ -57,7 +57,7 @@ def load_official(
         settings["bert"] = {**sizes["bert"], **own_bert}
     own = {**sizes, **layout.ours, **_our_settings(name, layout, options), **settings}
     shapes = {**own, "bert": bert_config(own["bert"])} if isinstance(own.get("bert"), (str, Path)) else own
-    with torch.device("meta"):  # without memory, until the weights are known to fit
+    with torch.device("meta"):  # built without memory until the weights are known to fit
         outline = create_model(name, **shapes)
     found, absent = _renamed(outline, state, layout, where, "bert" in settings)
     for weight, setting in layout.needed.items():
@@ -68,7 +68,7 @@ def load_official(
     model = create_model(name, **own)
     model.load_state_dict({**model.state_dict(), **found})
     if absent:
-        # Random weights would answer as if they knew something.
+        # Random weights would give answers that look real.
         model.register_module(absent, _Absent())
         model.name = None
     return model.eval()
@@ -77,7 +77,7 @@ def load_official(
 def _renamed(
     outline: AbstractMatcher, state: State, layout: AuthorsLayout, where: str, own_bert: bool
 ) -> tuple[State, str | None]:
-    """The weights under our names, after a check that they fit, and the side of the model that they lack."""
+    """The weights under our names, checked to fit, and the side of the model that is missing."""
     wanted = outline.state_dict()
     found = {}
     for key, value in state.items():
@@ -105,7 +105,7 @@ def _renamed(
 
 
 class _Absent(nn.Module):
-    """Stands where the weights had nothing."""
+    """Placeholder for an encoder without weights."""
 
     def forward(self, *inputs: Any) -> Any:
         raise SelhnError("the weights this model was made from had no such encoder: load both sides")
@@ -113,7 +113,7 @@ class _Absent(nn.Module):
 
 def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Settings]:
     """Weights and options of a file such as `model_best.pth.tar`."""
-    content = read_checkpoint(path, [Namespace])  # in which the authors' programs store their command line
+    content = read_checkpoint(path, [Namespace])  # the authors' programs store their command line in it
     options = content.get("opt") if isinstance(content, dict) else None
     content = content.get("model", content) if isinstance(content, dict) else content
     several = isinstance(content, (list, tuple)) and all(isinstance(state, Mapping) for state in content)
@@ -172,7 +172,7 @@ def _lengths(state: State, axes: list[tuple[str, str, int]]) -> dict[str, int]:
 
 
 def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settings:
-    """Options of their programs as settings of ours; an option that stands for another model is an error."""
+    """Options of their programs as our settings; an option that means another model is an error."""
     for option in (*layout.fixed, *layout.options):
         if not isinstance(options.get(option), str | int | float | None):
             raise SelhnError(

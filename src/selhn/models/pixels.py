@@ -1,4 +1,4 @@
-"""Models that see pixels: a picture as patches goes through a vision transformer, a text through a BERT.
+"""Models on pixels: a picture goes as patches through a vision transformer, a text through a BERT.
 
 The regions of a picture are its patches (extractor `pixels_SIDE_PATCH`): the first is their mean, the others its
 pixels, row by row. So batches, features on a GPU, recorded steps, indices and exports are those of all models.
@@ -36,14 +36,14 @@ FAMILIES = (
     "swinv2",
     "vit",
 )
-"""Vision models of transformers that are built from a configuration alone, and never run code of others."""
+"""Vision models of transformers that are built from a configuration alone, without remote code."""
 UNKEPT = ("architectures", "auto_map", "attn_implementation", "quantization_config", "dtype", "torch_dtype")
 States = tuple[Float[Tensor, "I K C"], Bool[Tensor, "I K"]]
 
 
 @dataclass(frozen=True)
 class PixelSettings(BertSettings):
-    """Of a model of patches and word pieces.
+    """Settings of a model of patches and word pieces.
 
     `vision` is the size of a transformer of our own ({"hidden_size": 256, ...}), transformers:FOLDER or timm:NAME,
     with trained weights, or a configuration of theirs, whose weights are random.
@@ -54,7 +54,7 @@ class PixelSettings(BertSettings):
 
 
 def sides(feature_dim: int, num_regions: int) -> tuple[int, int]:
-    """How many patches a picture has along each side, and how many pixels a patch; refuses what are not patches."""
+    """Patches along each side of a picture, and pixels along each side of a patch; refuses other features."""
     grid, patch = math.isqrt(max(num_regions - 1, 0)), math.isqrt(max(feature_dim, 0) // 3)
     if grid < 1 or grid**2 + 1 != num_regions or patch < 1 or 3 * patch**2 != feature_dim:
         raise SelhnError(
@@ -126,7 +126,7 @@ class LibraryVision(nn.Module):
         self.network, self.settings = open_network(named, kept, grid * patch)
         self.settings["is_pretrained"] = (
             self.is_pretrained
-        )  # a saved model that is trained on keeps its rates
+        )  # a saved model that is trained further keeps its rates
         for name in ("mean", "deviation"):
             self.register_buffer(name, torch.tensor(self.settings[name])[:, None, None], persistent=False)
         with torch.no_grad():
@@ -135,7 +135,7 @@ class LibraryVision(nn.Module):
                 self.width = self._states(torch.zeros(1, 3, grid * patch, grid * patch)).shape[2]
             except (AssertionError, RuntimeError, ValueError) as error:
                 raise SelhnError(
-                    f"this vision model cannot see pictures of {grid * patch} pixels ({error}): import them in its size"
+                    f"this vision model cannot take {grid * patch} pixels ({error}): import the pictures in its size"
                 ) from None
             self.network.train(training)
 
@@ -209,11 +209,11 @@ def _of_timm(name: str | None, kept: Mapping[str, Any], side: int) -> tuple[Any,
         library = importlib.import_module("timm")
     model = name or str(kept.get("model"))
     if ":" in model or not library.is_model(model):
-        raise NotFound(f"timm has no model {model!r}: timm.list_models() has all")
+        raise NotFound(f"timm has no model {model!r}: timm.list_models() lists all")
     how = {"pretrained": name is not None, "num_classes": 0}
     try:
         network = library.create_model(model, img_size=side, **how)
-    except TypeError:  # it has no such setting, and sees pictures of any size
+    except TypeError:  # it has no such setting, and takes pictures of any size
         network = library.create_model(model, **how)
     known = library.data.resolve_model_data_config(network)
     return network, {
@@ -228,7 +228,7 @@ def _lists(scale: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def without_weights(vision: Any) -> Any:
-    """The setting for a model whose weights are at hand: timm:NAME in a file, maybe a stranger's, fetches none."""
+    """The setting to build a model without weights: timm:NAME in an untrusted file must not download any."""
     library, _, name = str(vision).partition(":")
     if not isinstance(vision, str) or library != "timm":
         return vision

@@ -21,7 +21,7 @@ from selhn.text import TOKENIZER_FILES, Tokenizer
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
 BEST_FOLDER = "best"
 """Where a run keeps the model of its best epoch."""
-_SEALED = (CONFIG_FILE, WEIGHTS_FILE, *TOKENIZER_FILES)  # the card is for people, who may change it
+_SEALED = (CONFIG_FILE, WEIGHTS_FILE, *TOKENIZER_FILES)  # without the card, which people may edit
 _OURS = {*_SEALED, CARD_FILE, CHECKSUMS_FILE}
 
 
@@ -49,7 +49,7 @@ def write_folder(
     }
     try:
         with new_folder(out, replace=_OURS) as partial:
-            # Each with memory of its own: safetensors refuses views of one storage.
+            # Copy each: safetensors refuses views of one storage.
             weights = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in state.items()}
             save_file(weights, partial / WEIGHTS_FILE)
             (partial / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -86,12 +86,12 @@ def find_folder(path: Path) -> Path:
 
 
 def settle_folder(folder: Path) -> None:
-    """Finish or remove what a process left that was killed while it saved a model there."""
+    """Finish or remove what a killed process left while saving a model there."""
     settle(folder, _OURS)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Name and settings of a saved model, all of whose files are verified."""
+    """Name and settings of a saved model; all its files are verified."""
     config = read_json(folder / CONFIG_FILE)
     kinds = {"format": int, "name": str, "settings": dict}
     if not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):

@@ -1,7 +1,7 @@
 """SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018.
 
-Words attend to regions (t2i) or regions to words (i2t). A score is the mean of the cosines of those that look
-with what they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference` has the
+Words attend to regions (t2i) or regions to words (i2t). A score is the mean cosine of each query
+with what it attends to (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference` has the
 equations one pair at a time.
 """
 
@@ -27,7 +27,7 @@ from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
 
 Direction = Literal["t2i", "i2t"]
-"""Which side looks at the other: words at regions, or regions at words."""
+"""Which side attends to the other: words to regions, or regions to words."""
 
 
 class StackedAttention(nn.Module):
@@ -61,7 +61,7 @@ class StackedAttention(nn.Module):
         return shown_attention(images, texts, self.smooth, self.directions, self.focus)
 
     def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """The mean cosine of queries and what they see (AVG), or `log(sum(exp(lambda cosine))) / lambda`."""
+        """Mean cosine of queries and attended vectors (AVG), or `log(sum(exp(lambda cosine))) / lambda`."""
 
         def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
             total = regions.new_zeros(())
@@ -110,7 +110,7 @@ class StackedAttention(nn.Module):
 def attended(
     contexts: Float[Tensor, "K d"], queries: Float[Tensor, "L d"], smooth: float, focus: Focus | None = None
 ) -> Float[Tensor, "L d"]:
-    """What each query sees: `sum_k w_kl c_k`, `w = softmax_k(smooth * f(s_kl) / |f(s_k.)|)`, f LeakyReLU.
+    """The attended vectors: `sum_k w_kl c_k`, `w = softmax_k(smooth * f(s_kl) / |f(s_k.)|)`, f LeakyReLU.
 
     BFAN then keeps the fragments of weight above the average, which for "prob" is itself weighted by sqrt(w).
     """

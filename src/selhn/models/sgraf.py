@@ -5,7 +5,7 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
     x_0 = unit(W_g (v - t)^2)       of the two pooled vectors
     x_n = unit(W_l (a_n - w_n)^2)   of word n and what it attends to, as in SCAN t2i
 
-SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of what comes out.
+SGR lets the nodes reason over a graph, SAF weights them; the score is sigmoid(W x) of the result.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ NodeMask = Bool[Tensor, "T X"]
 Statistics = Float[Tensor, "r T"]
 """Mean and variance of each text (r = 2), or none (r = 0)."""
 
-# Nodes of so many bytes are reasoned about at a time, so that the passes over them stay near a CPU's core.
+# Bytes of nodes processed at a time, so that the passes over them stay in a CPU's cache.
 CPU_CHUNK_BYTES = 2**23
 
 
@@ -71,7 +71,7 @@ class GraphStep(nn.Module):
 
 
 class GraphReasoning(nn.Module):
-    """SGR: a few steps over the graph of all nodes; what comes out is the node of the whole."""
+    """SGR: a few steps over the graph of all nodes; the result is the global node."""
 
     def __init__(self, sim_dim: int, steps: int):
         super().__init__()
@@ -119,7 +119,7 @@ class AttentionFiltration(nn.Module):
         statistics = weights.new_empty(0, len(mask))
         mean, variance = self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
         if self.training:
-            # Official: texts are gone through one by one, so that each has statistics of its own.
+            # Official: texts are processed one by one, so each has its own statistics.
             present = mask.to(weights.dtype)
             count = over_ranks(self.norm, (len(nodes) * mask.sum(1)).to(weights.dtype))
             mean = over_ranks(self.norm, (weights * present).sum((0, 2))) / count
@@ -166,7 +166,7 @@ class SimilarityHead(nn.Module):
 
     @property
     def pairs_apart(self) -> bool:
-        """Not with batch statistics over the images of a text; several processes add theirs up."""
+        """False if there are batch statistics over the images of a text; several processes sum theirs."""
         return isinstance(self.reasoning, GraphReasoning)
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
@@ -197,7 +197,7 @@ class SimilarityHead(nn.Module):
         return logits
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "..."]]:
-        """The weights of the words of one pair; with SAF, also what each word's node counts."""
+        """The attention of the words of one pair; with SAF, also the weight of each word's node."""
         weights: dict[str, Tensor] = {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
         if isinstance(self.reasoning, AttentionFiltration):
             nodes = _nodes(*self._differences(images, texts, aligned=False))
@@ -286,7 +286,7 @@ def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> No
 
 @dataclass(frozen=True)
 class SimilaritySettings(WordSettings):
-    """Of a model that reasons over vectors of similarities."""
+    """Settings of a model that reasons over similarity vectors."""
 
     sim_dim: int = 256
     num_regions: int = 36

@@ -1,4 +1,4 @@
-"""Two networks as one matcher: what co-teaching trains (Huang et al., NCR, NeurIPS 2021)."""
+"""Two networks as one matcher, for co-teaching (Huang et al., NCR, NeurIPS 2021)."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from selhn.models.vse import dot_scores
 
 
 class Twins(AbstractMatcher):
-    """Two matchers that differ in their weights: a batch gets (2, B, B) scores, all else the mean of both.
+    """Two matchers with different weights: a batch gets (2, B, B) scores, everything else the mean of both.
 
     `create_model(name, networks=2)` makes them. What they encode is one vector or one set of fragments that
-    is twice as wide, one network's beside the other's: evaluation, saving and search know nothing of it.
+    is twice as wide, the two networks side by side: evaluation, saving and search need no change.
     """
 
     def __init__(self, first: AbstractMatcher, second: AbstractMatcher):
@@ -68,7 +68,7 @@ class Twins(AbstractMatcher):
         return self.both[0].activation(logits)
 
     def forward(self, batch: Batch) -> Match:
-        """The scores of each network, apart from the other's."""
+        """The scores of each network separately."""
         first, second = self.both
         matches = side_by_side(lambda: first(batch), lambda: second(batch))
         aux = {name: matches[0].aux[name] + matches[1].aux[name] for name in matches[0].aux}

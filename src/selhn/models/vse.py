@@ -1,7 +1,7 @@
 """VSE (FC), VSE (MLP), RVSE, RVSE++: Li et al., Selectively Hard Negative Mining, 2023, the base models.
 
 regions -> FC -> body -> GPO -> unit vector;  words -> BiGRU -> GPO -> unit vector;  score = dot product.
-The bodies are f, mlp(f) and f + mlp(f). Public code has only the last one, and without the file of its MLP.
+The bodies are f, mlp(f) and f + mlp(f). Public code has only the last, without the file of its MLP.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]
-"""What stands between region features x and pooling, f = FC(x): f, mlp(f), f + mlp(f), or f + mlp(x)."""
+"""The layers between region features x and pooling, with f = FC(x): f, mlp(f), f + mlp(f), or f + mlp(x)."""
 
 MLP_ORDER: MLPOrder = "fc-bn-relu-fc"
 """The default order inside the MLP."""
@@ -106,14 +106,14 @@ def with_words(common: BertSettings) -> tuple[Bert, Tokenizer | None]:
     source = common.bert
     if (
         isinstance(source, Mapping) and common.tokenizer is not None
-    ):  # of random weights: as many words as there are
+    ):  # random weights: as many rows as there are words
         source = {"vocab_size": common.tokenizer.size, **source}
     words = Bert(source, common.freeze_bert)
     tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:
         raise SelhnError(
-            f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own"
+            f"the tokenizer has {tokenizer.size} tokens but this BERT has {rows}: use the BERT's own"
         )
     return words, tokenizer
 
@@ -135,7 +135,7 @@ def vse_fc(common: WordSettings, word_dropout: float = 0.0) -> VSE:
 def vse_mlp(
     common: WordSettings, mlp_order: MLPOrder = MLP_ORDER, mask_bn: bool = False, word_dropout: float = 0.0
 ) -> VSE:
-    """VSE (MLP): mlp(FC(x)), which hard negatives stall worst of all."""
+    """VSE (MLP): mlp(FC(x)), the model that stalls most with hard negatives."""
     return with_gru("mlp", common, word_dropout, mlp_order, mask_bn)
 
 

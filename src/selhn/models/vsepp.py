@@ -48,7 +48,7 @@ class VSEpp(AbstractMatcher):
         return text.abs() if self.order else text
 
     def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
-        """Cosines, or minus the length of what a text has and an image lacks."""
+        """Cosines, or minus the length of the part of a text that the image lacks."""
         if not self.order:
             return dot_scores(images, texts)
         rows = max(1, _NUMBERS_AT_ONCE // max(1, texts.numel()))

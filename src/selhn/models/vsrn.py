@@ -3,7 +3,7 @@
     x = FC(regions);  x <- x + BN(W (theta(x) phi(x)' / M) g(x)), four times;  x <- x normalised
     image = unit(BN(GRU over the regions at the last one));  text = unit(GRU over the words at the last one)
 
-While it is trained, a captioner (`layers/captioner.py`) says the text from the regions x; its loss is added.
+In training a captioner (`layers/captioner.py`) predicts the text from the regions x; its loss is added.
 """
 
 from typing import Literal
@@ -24,14 +24,14 @@ NormOver = Literal["regions", "features"]
 
 
 class GraphLayer(nn.Module):
-    """`x + BN(W (R g(x)))`, `R = theta(x) phi(x)' / M`: regions look at each other, without a softmax."""
+    """`x + BN(W (R g(x)))`, `R = theta(x) phi(x)' / M`: regions attend to each other, without a softmax."""
 
     def __init__(self, dim: int):
         super().__init__()
         self.theta, self.phi, self.g, self.out = (nn.Linear(dim, dim) for _ in range(4))
         self.norm = nn.BatchNorm1d(dim)
-        self.out.bias.requires_grad_(False)  # the norm takes it away; published weights have it
-        nn.init.zeros_(self.norm.weight)  # at first the layer changes nothing
+        self.out.bias.requires_grad_(False)  # the norm cancels it; published weights have it
+        nn.init.zeros_(self.norm.weight)  # initially the layer changes nothing
 
     def forward(self, regions: Float[Tensor, "I M d"], mask: RegionMask) -> Float[Tensor, "I M d"]:
         number = mask.sum(1)[:, None, None].clamp(min=1)
@@ -42,7 +42,7 @@ class GraphLayer(nn.Module):
 
 
 class RegionReasoning(nn.Module):
-    """Regions to regions that know of each other: FC, the graph layers, a norm."""
+    """Regions in the context of each other: FC, the graph layers, a norm."""
 
     def __init__(self, feature_dim: int, dim: int, layers: int, first_norm: bool, norm_over: NormOver):
         super().__init__()
@@ -64,7 +64,7 @@ class RegionReasoning(nn.Module):
 
 
 class VSRN(AbstractMatcher):
-    """Regions that reason over a graph and are then read one after the other, as words are."""
+    """Regions that reason over a graph and are then read in sequence, as words are."""
 
     is_embedding = True
 
@@ -98,7 +98,7 @@ class VSRN(AbstractMatcher):
         return dot_scores(images, texts)
 
     def forward(self, batch: Batch) -> Match:
-        """The scores, and in training the captioner's loss, for which the regions are reasoned about once."""
+        """The scores, and in training the captioner's loss; both share one pass over the graph."""
         (images, aux), texts = side_by_side(
             lambda: self._images_and_captions(batch),
             lambda: self.encode_texts(batch.tokens, batch.token_mask),
@@ -114,7 +114,7 @@ class VSRN(AbstractMatcher):
         return images, {"captioning": self.captioning * captions}
 
     def _reason(self, regions: Regions, mask: RegionMask | None) -> tuple[Float[Tensor, "I M d"], RegionMask]:
-        """The regions after the graph, those that were left out behind the others, as a GRU wants them."""
+        """The regions after the graph, with dropped regions moved to the end, as a GRU needs them."""
         mask, order = to_front(all_real(regions, mask))
         regions = regions.gather(1, order[:, :, None].expand_as(regions))
         return self.reasoning(regions, mask), mask
@@ -124,7 +124,7 @@ class VSRN(AbstractMatcher):
 
 
 def to_front(mask: RegionMask) -> tuple[RegionMask, Tensor]:
-    """The mask with all that is real in front, and the places that its items come from; their order stays."""
+    """The mask with all real items in front, in their order, and the places they come from."""
     places = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
     number = mask.sum(1, keepdim=True)
     goes_to = torch.where(mask, mask.cumsum(1) - 1, number + (~mask).cumsum(1) - 1)

@@ -77,7 +77,7 @@ def test_runs_that_cannot_be_shown_say_why(trained, write_run):
     assert found.run.name.endswith("selhn")
     assert "kept no weights" in found.in_the_way[records[0].name]
     alone = find_examples(read_runs([begun]), 1, device="cpu")
-    assert alone == {"begun": "it has kept no weights, since its first epoch is not finished"}
+    assert alone == {"begun": "it has kept no weights, because its first epoch is not finished"}
     differing = read_runs([trained / "selhn", other])
     assert (
         find_examples(differing, 1, device="cpu").in_the_way[differing[1].name]

@@ -1,4 +1,4 @@
-"""What other programs can use: both towers as ONNX files, and embeddings in a layout that they read."""
+"""Export for other programs: both towers as ONNX files, and embeddings in clip-retrieval's layout."""
 
 from selhn.export.clip_retrieval import embeddings_of_index, embeddings_of_split, write_clip_retrieval
 from selhn.export.towers import export_towers

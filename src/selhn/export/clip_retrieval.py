@@ -22,7 +22,7 @@ ROWS = 1_000_000
 
 
 def embeddings_of_index(index: Index) -> Iterator[Embedded]:
-    """What an index in a folder or in memory holds, segment by segment."""
+    """The content of an index in a folder or in memory, segment by segment."""
     return (Embedded(*some) for some in index.embeddings())
 
 
@@ -43,7 +43,7 @@ def embeddings_of_split(model: AbstractMatcher, split: Split) -> Iterator[Embedd
 def write_clip_retrieval(
     parts: Iterable[Embedded], out: Path, rows: Rows = "image", rows_per_file: int = ROWS
 ) -> int:
-    """Write a new folder, which appears when all of it is written, and return its number of rows.
+    """Write a new folder, which appears once it is complete, and return its number of rows.
 
     Args:
         rows: "image" for one row per image, with its first caption; "pair" for one per caption, with its image.
@@ -57,7 +57,7 @@ def write_clip_retrieval(
             total += len(block)
         if total == 0:
             raise SelhnError("there is nothing to export: the index is empty, or no image has a caption")
-        if with_texts < files:  # rows of texts would no longer belong to rows of images
+        if with_texts < files:  # otherwise rows of texts would not match rows of images
             shutil.rmtree(partial / TEXTS, ignore_errors=True)
         for number in range(files):
             for before, after in zip(shard_files(number, 1).values(), shard_files(number, files).values()):

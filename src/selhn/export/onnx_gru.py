@@ -13,7 +13,7 @@ from selhn.base.errors import SelhnError
 
 @torch.library.custom_op("selhn::gru", mutates_args=())
 def _gru(sequences: Tensor, w: Tensor, u: Tensor, b: Tensor) -> Tensor:
-    """The shape of the states; their values are never asked for, since an export only looks at shapes."""
+    """The shape of the states; an export needs only shapes, never values."""
     return sequences.new_zeros(sequences.shape[0], sequences.shape[1], u.shape[2])
 
 
@@ -38,12 +38,12 @@ class ExportedGRU(nn.Module):
         self.w, self.u, self.b = nn.Buffer(w[None]), nn.Buffer(u[None]), nn.Buffer(torch.cat([b, c])[None])
 
     def forward(self, sequences: Float[Tensor, "B N e"]) -> tuple[Float[Tensor, "B N h"], None]:
-        """The states of every position, where `nn.GRU` gives the last one too."""
+        """The states of every position; `nn.GRU` also returns the last one."""
         return torch.ops.selhn.gru(sequences, self.w, self.u, self.b), None
 
 
 def with_exported_grus(model: nn.Module) -> nn.Module:
-    """A copy of a model on the CPU whose GRUs are of that kind."""
+    """A copy of a model on the CPU with its GRUs replaced by this kind."""
     model = copy.deepcopy(model).cpu().eval()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

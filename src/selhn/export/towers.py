@@ -1,8 +1,8 @@
-"""Both towers of an embedding model as ONNX files, which are kept only if they give what the model gives.
+"""Both towers of an embedding model as ONNX files, kept only if they agree with the model.
 
 OUT/image_tower.onnx   regions (images, M, F) float32, region_mask (images, M) bool -> image_vector (images, d)
 OUT/text_tower.onnx    tokens (texts, N) int64, token_mask (texts, N) bool -> text_vector (texts, d)
-OUT/towers.json        inputs, outputs, the tokenizer, d, how vectors are scored, and how far the files are off
+OUT/towers.json        inputs, outputs, the tokenizer, d, how vectors are scored, and the largest difference
 OUT/vocabulary.json    or tokenizer.json: what makes tokens from a sentence
 """
 
@@ -35,7 +35,7 @@ TOLERANCE = 1e-4
 DESCRIPTION_FILE = "towers.json"
 FORMAT = 1
 SHAPES = ((1, 1), (1, 7), (2, 36), (3, 2), (9, 12), (33, 5))
-"""Number of images or texts, and of places: shapes that files are compared with the model for."""
+"""Shapes for which the files are compared with the model: images or texts, and positions."""
 EXPORTED_SHAPE = (4, 6)
 Side = Literal["image", "text"]
 
@@ -68,14 +68,14 @@ def export_towers(
 ) -> dict[str, Any]:
     """Write both towers into a new folder, compare them with the model, and return what `towers.json` says.
 
-    The folder appears only if all of it is written and agrees with the model.
+    The folder appears only if it is complete and agrees with the model.
 
     Args:
         about: further entries of `towers.json`, such as how pictures become regions.
         tolerance: the largest difference of a coordinate that is accepted.
     """
     if model.source is not None:
-        raise SelhnError(f"{model.source} is a model of another library: export it with that")
+        raise SelhnError(f"{model.source} is a model of another library: export it with that library")
     width_of(model)  # refuses a model that has none
     taken_side(model, {}, "images")
     onnx, onnxruntime = _imported()
@@ -96,7 +96,7 @@ def export_towers(
 def describe_towers(
     model: AbstractMatcher, differences: dict[Side, float], about: dict[str, Any]
 ) -> dict[str, Any]:
-    """All that a program needs to know to use the files without selhn."""
+    """Everything a program needs to use the files without selhn."""
     first = model.both[0] if isinstance(model, Twins) else model
     order = isinstance(first, VSEpp) and first.order
     unit_images = bool(getattr(first, "normalise_images", True))
@@ -120,7 +120,7 @@ def _tokenizer(model: AbstractMatcher) -> dict[str, Any] | None:
         return None
     words = isinstance(model.tokenizer, Vocabulary)
     return {
-        "kind": "words in lower case, <start> before and <end> behind" if words else "word pieces of BERT",
+        "kind": "words in lower case, <start> before and <end> after" if words else "word pieces of BERT",
         "file": VOCABULARY_FILE if words else PIECES_FILE,
         "size": model.tokenizer.size,
         "pad_id": model.tokenizer.pad_id,
@@ -145,7 +145,7 @@ def _most_places(model: AbstractMatcher) -> int | None:
 
 
 def _fixed_places(model: AbstractMatcher, tower: Tower) -> int | None:
-    """The number of regions, if a model takes images of one number only (CVSE)."""
+    """The number of regions, if a model requires a fixed number (CVSE)."""
     return model.settings.get("num_regions") if tower.side == "image" else None
 
 
@@ -165,7 +165,8 @@ def _graph(model: AbstractMatcher, tower: Tower) -> Any:
             input_names=list(tower.inputs),
             output_names=[tower.output],
             custom_translation_table=dict(translations()),
-            # It would take the 1e-8 of unit vectors for 0; runtimes optimise when they load.
+            # No optimisation: it would turn the 1e-8 of unit vectors into 0; runtimes optimise on
+            # load.
             optimize=False,
             verbose=False,
         )
@@ -240,7 +241,7 @@ def _imported() -> tuple[Any, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says of its own parts, and of vision packages that are not there."""
+    """Silence torch's warnings about its own internals and about missing vision packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

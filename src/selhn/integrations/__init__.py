@@ -1,4 +1,4 @@
-"""The losses and the stall alarm in other libraries' training loops; a file per library, imported when it is used."""
+"""The losses and the stall alarm in other libraries' training loops; one file per library, loaded on use."""
 
 from selhn.integrations.pairs import PairLoss
 

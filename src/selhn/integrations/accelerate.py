@@ -14,15 +14,16 @@ with needs("accelerate"):
 def pair_loss(
     accelerator: Accelerator, model: torch.nn.Module, loss: AbstractLoss | str = "selhn", *, every: int = 10
 ) -> PairLoss:
-    """The loss for a loop with `accelerator.backward(loss(image_emb, text_emb))`; it watches for a stall, too.
+    """The loss for a loop with `accelerator.backward(loss(image_emb, text_emb))`; also watches for stalls.
 
-    Pass it the embeddings of this process: `accelerator.gather` has no gradient, so a loss of what it returns trains
-    nothing. `accelerator.backward` divides by the steps of gradient accumulation. Trackers that can alert do so.
+    Pass it the embeddings of this process: `accelerator.gather` has no gradient, so a loss on its output
+    trains nothing. `accelerator.backward` divides by the steps of gradient accumulation. Trackers that can
+    alert do so.
 
     Args:
         accelerator: the Accelerator of the loop.
-        model: what is trained; a loss with parameters of its own must be a part of it.
-        every: steps from one look at the scores to the next; 0 does not look.
+        model: the trained model; a loss with parameters of its own must be a part of it.
+        every: steps between two checks of the scores; 0 turns them off.
     """
     made = PairLoss(loss).to(accelerator.device)
     made.require_trained(model.parameters())

@@ -1,4 +1,4 @@
-"""open_clip: a loss of selhn in the place and with the arguments of its `ClipLoss`."""
+"""open_clip: a loss of selhn as a drop-in replacement for its `ClipLoss`."""
 
 import torch.distributed as dist
 from jaxtyping import Float

@@ -1,4 +1,4 @@
-"""What the adapters share: the loss of two batches of embeddings, and where the stall alarm listens."""
+"""Shared by the adapters: the loss on two batches of embeddings, and the stall alarm's input."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from selhn.losses.base import learnt_by
 from selhn.losses.checks import ImageIds
 
 NAMES = (("image_embeds", "text_embeds"), ("image_features", "text_features"), ("image_emb", "text_emb"))
-"""What the outputs of models call the embeddings of both sides."""
+"""Names of the two embeddings in the outputs of models."""
 
 
 class PairLoss(nn.Module):
@@ -73,7 +73,7 @@ class PairLoss(nn.Module):
 
 
 class Listener:
-    """What every `StallCallback` is: a `Watch` over the training steps of somebody else's loop.
+    """The base of every `StallCallback`: a `Watch` over the training steps of another library's loop.
 
     It listens to the `PairLoss` that it is given or that is a part of the model, else to what each step returns.
 
@@ -110,7 +110,7 @@ class Listener:
             part.watch = self.watch
 
     def hear(self, outputs: Any) -> None:
-        """What one step returned; a `PairLoss` has already been heard."""
+        """Take the outputs of one step, unless a `PairLoss` has already reported it."""
         if self.watch is not None and not self.parts:
             self.watch(self.scores(outputs), outputs.get("loss") if isinstance(outputs, Mapping) else None)
 

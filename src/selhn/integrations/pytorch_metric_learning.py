@@ -18,7 +18,7 @@ class MetricPairLoss(BaseMetricLossFunction):
 
     Equal labels are not negatives of each other; without labels every other row is one. Regularisers and reducers of
     the library work on it as on its other losses. It mines by itself and takes no miner, and it gathers over the
-    processes by itself: leave `DistributedLossWrapper` out.
+    processes by itself: do not use `DistributedLossWrapper`.
 
     Args:
         loss: a loss of selhn or its name.
@@ -36,10 +36,10 @@ class MetricPairLoss(BaseMetricLossFunction):
         ref_emb: Float[Tensor, "B d"],
         ref_labels: Int[Tensor, " B"] | None,
     ) -> dict[str, Any]:
-        """What the base class calls."""
+        """Called by the base class."""
         if ref_emb is embeddings:
             raise SelhnError(
-                "this loss is between two sides: pass the texts as ref_emb, row i the text of image i"
+                "this loss compares two sides: pass the texts as ref_emb, row i the text of image i"
             )
         if indices_tuple is not None:
             raise SelhnError("this loss chooses its negatives itself: leave the miner (indices_tuple) out")

@@ -19,13 +19,13 @@ class SentencePairLoss(CachedLossMixin, torch.nn.Module):
     """A loss of selhn over (anchor, positive) pairs: images and captions, or two texts.
 
     A column of whole-number labels says which pairs belong together: those with one label are not negatives of each
-    other. Across processes the negatives are those of all of them, without a setting.
+    other. Negatives come from all processes; no setting is needed.
 
     Args:
         model: the SentenceTransformer that is trained.
         loss: a loss of selhn or its name.
-        mini_batch_size: embed so many at a time, twice, and keep only their gradients: memory for a small batch, with
-            the loss and the gradients of the large one. None embeds all at once.
+        mini_batch_size: embed this many at a time, twice, and keep only their gradients: memory of a small
+            batch, with the loss and the gradients of the large one. None embeds all at once.
 
     Example:
         >>> trainer = SentenceTransformerTrainer(model, train_dataset=pairs, loss=SentencePairLoss(model))
@@ -67,7 +67,7 @@ class SentencePairLoss(CachedLossMixin, torch.nn.Module):
         return value.detach() if with_backward else value
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What the model card records."""
+        """Settings for the model card."""
         loss = self.pair_loss.loss
         return {
             "loss": type(loss).__name__,

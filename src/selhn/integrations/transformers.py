@@ -15,7 +15,7 @@ with needs("transformers>=5"):
 
 
 class PairTrainerMixin:
-    """`class MyTrainer(PairTrainerMixin, Trainer)`: trains CLIP, SigLIP and their kin with a loss of selhn.
+    """`class MyTrainer(PairTrainerMixin, Trainer)`: trains CLIP, SigLIP and the like with a loss of selhn.
 
     The model returns both embeddings by one of the names in `pairs.NAMES`. A batch may have `image_ids`: pairs of one
     image are not negatives of each other. `pair_loss` is a loss or its name, "selhn" unless given.
@@ -29,7 +29,7 @@ class PairTrainerMixin:
         super().__init__(*arguments, **settings)
         self.pair_loss = PairLoss(pair_loss).to(self.args.device)  # type: ignore[attr-defined]
         self.pair_loss.require_trained(self.model.parameters())  # type: ignore[attr-defined]
-        self.can_return_loss = True  # or `evaluate` would have no eval_loss
+        self.can_return_loss = True  # otherwise `evaluate` would have no eval_loss
         for callback in self.callback_handler.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, StallCallback) and callback.loss is None:
                 callback.loss = self.pair_loss
@@ -37,7 +37,7 @@ class PairTrainerMixin:
     def compute_loss(
         self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **_: Any
     ) -> Any:
-        """What `Trainer` calls."""
+        """Called by `Trainer`."""
         ids = inputs.pop("image_ids", None)
         outputs = model(**{name: value for name, value in inputs.items() if name != "return_loss"})
         value = self.pair_loss.train(model.training)(*embeddings_of(outputs), ids)

@@ -1,4 +1,4 @@
-"""The curves of a report: which there are, and each with few points and all of its spikes."""
+"""The curves of a report, reduced to few points without losing spikes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from selhn.report.records import RunRecord, by_data
 
 MOST_POINTS = 240
 WINDOWS = 50
-"""Into how many stretches a log is cut, of which each is one mean."""
+"""Number of stretches that a log is cut into; each becomes one mean."""
 SEPARATED, DEV = "separated", "dev"
 FAR_APART = 5
-"""How many times as large the loss of one run may be on its plateau as that of another on one linear axis."""
+"""Largest ratio of two runs' plateaus on one linear axis."""
 Points = tuple[Column, Column]
 """Steps and values."""
 Level = tuple[float, str]
@@ -23,7 +23,7 @@ Level = tuple[float, str]
 
 @dataclass(frozen=True)
 class Curve:
-    """A number of one run with few points: running mean, least and greatest value of neighbouring rows."""
+    """One quantity of one run with few points: running mean, minimum and maximum of neighbouring rows."""
 
     run: int
     """Which of the runs, from 0."""
@@ -33,7 +33,7 @@ class Curve:
     low: Column
     high: Column
     lost: int
-    """Values that were not finite numbers, and cannot be drawn."""
+    """Number of values that were not finite and cannot be drawn."""
 
     def told(self, step: float, unit: str = "") -> str:
         """The value at the point nearest to a step, for a page without a script."""
@@ -57,11 +57,11 @@ class Panel:
     until: float = 1.0
     """The last step of the longest run, at which all panels end."""
     measured: bool = False
-    """Whether every point is a measurement of its own, to be marked."""
+    """Whether every point is a separate measurement and gets a marker."""
 
 
 def panel_data(panel: Panel, since: int | None = None) -> dict[str, Any]:
-    """What chart.js draws; what came after the step `since` is shaded."""
+    """The data that chart.js draws; everything after the step `since` is shaded."""
 
     def short(column: Column) -> list[float | None]:  # five digits are more than can be seen; a gap is null
         return [float(f"{value:.5g}") if np.isfinite(value) else None for value in column]
@@ -76,7 +76,7 @@ def panel_data(panel: Panel, since: int | None = None) -> dict[str, Any]:
 
 
 def thin(run: int, name: str, points: Points, average: bool = True) -> Curve:
-    """A curve of few points and all of the spikes; its means reach to both sides, so that it is not late."""
+    """A curve of few points with all spikes; its means are centred, so that it does not lag."""
     steps, values = (np.asarray(column, dtype=float) for column in points)
     finite = np.isfinite(values)
     drawn, place = values[finite], np.cumsum(finite) - 1
@@ -84,7 +84,7 @@ def thin(run: int, name: str, points: Points, average: bool = True) -> Curve:
     edges = np.linspace(0, len(values), min(len(values), MOST_POINTS) + 1).astype(int)
     numbers = np.where(finite, values, np.nan)
     low, high = (extreme.reduceat(numbers, edges[:-1]) for extreme in (np.fmin, np.fmax))
-    # Of every part the last number; if it has none, the last row.
+    # The last number of every part; if it has none, the last row.
     last = np.maximum.reduceat(np.where(finite, np.arange(len(values)), -1), edges[:-1])
     last = np.where(last < 0, edges[1:] - 1, last)
     # Differences of one cumulative sum would lose small values that come after a large one.
@@ -94,11 +94,11 @@ def thin(run: int, name: str, points: Points, average: bool = True) -> Curve:
 
 
 def panels(runs: Sequence[RunRecord]) -> list[Panel]:
-    """All that the logs have of: loss, delta_s, share of mined anchors, gradients, and RSUM on dev."""
+    """Panels for what the logs have: loss, delta_s, share of mined anchors, gradients, and RSUM on dev."""
     per_anchor = all(run.found.log.loss_name == "loss_per_anchor" for run in runs)
     plateaus, epsilons = {run.found.plateau for run in runs}, {run.epsilon for run in runs}
     known = [plateau for plateau in plateaus if plateau]
-    # A sum over all negatives beside a loss of one would press the other flat.
+    # On one axis, a sum over all negatives would flatten a loss over one negative.
     far_apart = bool(known) and max(known) > FAR_APART * min(known)
     equal = (known[0], "all scores equal") if len(known) == len(plateaus) == 1 else None
     least = (epsilons.pop(), "epsilon") if len(epsilons) == 1 else None
@@ -136,7 +136,7 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
 
 
 def gradient_names(runs: Sequence[RunRecord]) -> list[str]:
-    """Both encoders, or of models that name their parts otherwise the first two."""
+    """Both encoders, or the first two parts of models that name them differently."""
     names = dict.fromkeys(name for run in runs for name in run.found.log.columns if name.startswith("grad_"))
     return [name for name in ("grad_image", "grad_text") if name in names] or [*names][:2]
 

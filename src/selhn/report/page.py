@@ -1,4 +1,4 @@
-"""One page about one run or several: a single file without network, readable without a script."""
+"""One page about one run or several: a single file that needs no network, readable without scripts."""
 
 import base64
 import hashlib
@@ -40,7 +40,7 @@ PAGES = Environment(
 )
 FILES = files("selhn.report")
 SIDE = 200
-"""Most pixels a side: sharp at half that size on a fine screen, and a few kilobytes."""
+"""Longest side in pixels: sharp at half that size on a high-resolution screen, and a few kilobytes."""
 
 
 def write_report(
@@ -56,8 +56,8 @@ def write_report(
     """Write the page of these runs: `report.html` in the folder of the run, or in the one that holds them.
 
     Args:
-        data: other data than the runs' own, to search for examples.
-        examples: how many queries of a kind are shown; 0 leaves the examples out.
+        data: data to search for examples, instead of the runs' own.
+        examples: number of queries shown of each kind; 0 leaves the examples out.
         pictures: folder with the images of the data, under their names.
     """
     if not runs:
@@ -77,7 +77,7 @@ def write_report(
     if out.is_dir():
         raise SelhnError(f"{out} is a folder: name a file, such as {out / PAGE}")
     found = find_examples(records, examples, data, split, device) if examples else None
-    # Half a character, which a caption may hold, has no bytes in UTF-8.
+    # A caption may contain half a character (a lone surrogate), which UTF-8 cannot encode.
     content = page(records, found, data, pictures).encode("utf-8", "xmlcharrefreplace")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(content)
@@ -127,12 +127,12 @@ def page(
 
 
 def _hash(content: str) -> str:
-    """By which the page says that this style and this script are its own, and no other is to be obeyed."""
+    """A hash for the content security policy, which allows only this page's own style and script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
 def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
-    """How an image is shown, by its row: drawn, or its file in the folder and not outside; None if neither."""
+    """How to show an image, by its row: drawn, or its file inside the folder; None if neither."""
 
     @cache
     def picture(row: int) -> str | None:
@@ -158,7 +158,7 @@ def imported_from(data: str) -> Path | None:
 
 
 def data_address(image: "Image") -> str:
-    """A picture, shrunk to fit, as a JPEG inside an address."""
+    """A picture, shrunk to fit, as a JPEG data URL."""
     small, file = image.copy(), io.BytesIO()
     small.thumbnail((SIDE, SIDE))
     small.save(file, "JPEG", quality=78, optimize=True)

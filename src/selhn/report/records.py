@@ -1,4 +1,4 @@
-"""What the folders of runs say, read once, and the words and tables that a report makes of it."""
+"""The content of run folders, read once, and the sentences and tables of a report."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ class RunRecord:
     epsilon: float
     """The delta_s from which an anchor counts as separated."""
     data: str
-    """What it was trained and tested on, in words that differ for different data."""
+    """A description of its data that is unique to the data."""
     config: RunConfig | None
     settings: Mapping[str, str]
-    """The configuration, or what a run that has none says of itself; names joined by a dot."""
+    """The configuration, or the identity of a run without one; names joined by a dot."""
     environment: Mapping[str, str]
     test: Metrics | None
     dev: Metrics | None
@@ -37,11 +37,11 @@ class RunRecord:
     best_epoch: int | None
     """Counted from 1."""
     alarm: str | None
-    """What the stall alarm said in training."""
+    """The stall alarm's message in training."""
 
     @property
     def rsum(self) -> float:
-        """RSUM on test, or without one on dev; -1 without either."""
+        """RSUM on test, or on dev if there is none; -1 without either."""
         best = self.test or self.dev
         return -1.0 if best is None else best.rsum
 
@@ -81,7 +81,7 @@ def _read_run(path: Path, name: str) -> RunRecord:
         name,
         found,
         epsilon_of(None if config is None or config.loss.startswith(OWN) else make_loss(config)),
-        trained_on(path) or f"the data of {name}, which it does not name",
+        trained_on(path) or f"the unnamed data of {name}",
         config,
         flat(folder.identity if config is None else config.to_dict()),
         flat(folder.environment),
@@ -111,7 +111,7 @@ def _metrics(named: Any, path: Path) -> Metrics:
 
 
 def by_data(runs: Sequence[RunRecord]) -> dict[str, list[int]]:
-    """The numbers of the runs that may be compared, under the name of their data; one group is named "".
+    """Indices of runs that may be compared, by the name of their data; a single group is named "".
 
     Recalls of different data say nothing about which run is better.
     """
@@ -133,7 +133,7 @@ def ranked(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def lead(runs: Sequence[RunRecord]) -> str:
-    """The page in a few sentences."""
+    """A summary of the page in a few sentences."""
 
     def reached(run: RunRecord) -> str:
         split = "dev" if run.test is None else "test"
@@ -171,7 +171,7 @@ def results(runs: Sequence[RunRecord]) -> dict[str, dict[int, list[float]]]:
 
 
 def compared(tables: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Named values of every run, all their names, and the names of those that differ."""
+    """Named values of every run, all names, and the names whose values differ."""
     names = list(dict.fromkeys(name for table in tables for name in table))
     differing = [name for name in names if len({table.get(name) for table in tables}) > 1]
     return {"tables": tables, "names": names, "differing": differing}

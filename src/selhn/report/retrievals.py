@@ -1,4 +1,4 @@
-"""Example retrievals: a few queries with a right answer, a few without, and where each run puts the answer."""
+"""Example retrievals: a few successful queries, a few failed ones, and where each run ranks the answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from selhn.training.run import open_data
 
 ANSWERS = 5
 MOST_IMAGES = 500
-"""Images of a split that are searched: a model that compares every pair takes hours for thousands."""
+"""Number of images that are searched: a model that compares every pair takes hours for thousands."""
 CANNOT_OPEN = (SelhnError, OSError)
 Direction = Literal["t2i", "i2t"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An image, or a text, that was found."""
+    """A retrieved image or text."""
 
     row: int
     place: int
@@ -41,7 +41,7 @@ class Example:
     query: int
     answers: tuple[Answer, ...]
     elsewhere: tuple[tuple[str, int], ...]
-    """The place of the first right answer in other runs."""
+    """The rank of the first right answer in other runs."""
 
     @property
     def place(self) -> int:
@@ -57,22 +57,22 @@ class Examples:
     split: Split
     """The images that are searched."""
     whole: Split
-    """All images, of which those are the first."""
+    """The number of all images; those are the first of them."""
     found: dict[Direction, tuple[Example, ...]]
     missed: dict[Direction, tuple[Example, ...]]
     first: dict[Direction, tuple[int, int]]
-    """How many queries have a right answer in the first place, and of how many."""
+    """How many queries have a right answer at rank 1, and the total."""
     in_the_way: Mapping[str, str]
-    """Why some runs are not compared with."""
+    """Why some runs are not compared."""
 
 
 def find_examples(
     runs: Sequence[RunRecord], number: int, data: str | None = None, split: str = "test", device: str = "auto"
 ) -> Examples | dict[str, str]:
-    """Examples of the best run that can be opened; if there is none, what is in the way of each.
+    """Examples of the best run that can be opened; if there is none, the reason for each.
 
     Runs on the data of the first come first: those on other data cannot be compared with it.
-    Queries are chosen by their places alone and spread evenly over the split, so that nobody picks them.
+    Queries are chosen by rank only and spread evenly over the split: none is hand-picked.
     """
     on = choose_device(device)
     # Data that was named must be there; the runs' own data may be gone.
@@ -116,13 +116,13 @@ def find_examples(
 
 
 def places(scores: Float[Tensor, "I T"], split: Split) -> dict[Direction, Int[Tensor, " Q"]]:
-    """The place of the first right answer of every query, from 1; 0 if it has none."""
+    """The rank of the first right answer of every query, from 1; 0 if it has none."""
     found = ranks(scores, split.image_of_text)
     return {"t2i": found.t2i + 1, "i2t": found.i2t + 1}
 
 
 def choose(place: Int[Tensor, " Q"], number: int) -> tuple[list[int], list[int]]:
-    """Queries with a right answer in the first place, and without one among those shown, or not in the first."""
+    """Queries with a right answer at rank 1; and queries without one among those shown, or not first."""
 
     def spread(chosen: Bool[Tensor, " Q"]) -> list[int]:  # each from the middle of an equal part of them
         rows = chosen.nonzero()[:, 0].tolist()
@@ -134,7 +134,7 @@ def choose(place: Int[Tensor, " Q"], number: int) -> tuple[list[int], list[int]]
 
 
 def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Answer, ...]:
-    """The first answers and the first right one; of equal scores the wrong one comes first, as in recall."""
+    """The first answers and the first right one; at equal scores the wrong one comes first, as in recall."""
     wrong_first = right.int().argsort(stable=True)
     order = wrong_first[scores[wrong_first].argsort(descending=True, stable=True)]
     shown = order[:ANSWERS].tolist()
@@ -147,7 +147,7 @@ def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor,
     if not items.num_texts:
         raise SelhnError(f"the first {items.num_images} images of {items.name} have no texts")
     if not (run.folder / "best").is_dir():
-        raise SelhnError("it has kept no weights, since its first epoch is not finished")
+        raise SelhnError("it has kept no weights, because its first epoch is not finished")
     model = load_model(run.folder).to(device)
     scores = score_split(model, items, for_ranking=True, quiet=False).float().cpu()
     if bool(scores.isnan().any()):

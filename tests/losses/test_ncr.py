@@ -132,7 +132,7 @@ def test_from_embeddings_with_labels():
         torch.autograd.grad(tiled, (images, texts)), torch.autograd.grad(dense, (images, texts)), strict=True
     ):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match="adds a margin of its own to every score and needs the matrix"):
+    with pytest.raises(ValueError, match="adds a separate margin to every score and needs the matrix"):
         NCR.official().from_embeddings(images, texts, given=labels)
     warming = NCR.official(warmup_epochs=1)
     torch.testing.assert_close(

@@ -1,4 +1,4 @@
-"""Where the time goes: scores, statistics, pooling, memory, recurrence, transformers; torch, and Triton on a GPU."""
+"""Time-critical code: scores, statistics, pooling, memory, GRUs, transformers; torch, and Triton on a GPU."""
 
 from selhn.kernels.block_cosines import attended_blocks, can_attend_in_blocks
 from selhn.kernels.cross_scores import AttentionSettings, attention_scores, can_attend

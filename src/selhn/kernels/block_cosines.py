@@ -2,7 +2,7 @@
 
 Liu et al., CVPR 2020. With the weights w_k of a query's fragment q for the fragments c_k of a context, and x
 = sum_k w_k c_k, these are q . x and x . x in every block. `selhn.layers.block_cosines` makes cosines of them,
-and has the way without a GPU.
+and has the version without a GPU.
 
 Weights and vectors are rounded to float16, as TF32 would round them; all sums are in float32. The attended
 vectors are made on the chip, block by block, and again in the backward pass, whose products are in TF32.
@@ -14,15 +14,15 @@ from torch import Tensor
 from selhn.kernels.gpu import takes_float32
 
 MOST_FRAGMENTS = 128
-"""Fragments of a context, at most."""
+"""Most fragments per context."""
 MOST_NUMBERS = 2**13
-"""Numbers of a context in one block, which a program holds, at most."""
+"""Largest block of a context that one program holds, in numbers."""
 
 
 def can_attend_in_blocks(
     contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int
 ) -> bool:
-    """Whether `attended_blocks` can be used: float32 on a GPU, in blocks that a matrix product can have."""
+    """Whether `attended_blocks` can be used: float32 on a GPU, with block sizes a matrix product supports."""
     (fragments, dim), width = contexts.shape[1:], contexts.shape[2] // blocks
     return (
         takes_float32(contexts, queries)

@@ -19,7 +19,7 @@ QUERIES = tl.constexpr(8)
 PLACES = tl.constexpr(8)
 ROWS = tl.constexpr(64)
 OPTIONS = {"num_warps": 4, "num_stages": 2}
-# One version must serve batches of all sizes.
+# Compiled once for all batch sizes.
 ANY_SIZE = {"do_not_specialize": ["num_contexts", "num_queries", "eights", "length", "num_fragments"]}
 
 
@@ -30,7 +30,7 @@ def _tiles(num_queries, length):
 
 @triton.jit
 def _rows(tile, num_queries, length):
-    """The query and the place of each row, the row among all fragments, and which of them there are."""
+    """The query and position of each row, its index among all fragments, and which rows exist."""
     row, across = tl.arange(0, ROWS), tl.cdiv(num_queries, QUERIES)
     query = tile % across * QUERIES + row % QUERIES
     place = tile // across * PLACES + row // QUERIES
@@ -63,7 +63,7 @@ def _asked(queries, row, inside, block, D: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _number(numbers, context, row, inside, num_queries, length, block, BLOCKS: tl.constexpr):
-    """What some rows have in one block of one context."""
+    """The results of some rows in one block of one context."""
     at = numbers + context * num_queries.to(tl.int64) * length * BLOCKS + row * BLOCKS + block
     return tl.load(at, mask=inside, other=0.0)
 
@@ -204,7 +204,7 @@ def _num_tiles(queries: Tensor) -> int:
 
 
 def _sizes(look: Tensor, contexts: Tensor, queries: Tensor, blocks: int) -> tuple[int, ...]:
-    """What all kernels take after their tensors."""
+    """The arguments of all kernels after their tensors."""
     (num_contexts, fragments, dim), (num_queries, length) = contexts.shape, queries.shape[:2]
     any_size = num_contexts, num_queries, look.shape[3] // 8, length, fragments
     return *any_size, dim, blocks, dim // blocks, tiles.side(fragments)

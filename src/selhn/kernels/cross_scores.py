@@ -1,9 +1,9 @@
-"""The scores of SCAN and BFAN for all pairs on a GPU: of a pair, only its score is written.
+"""The scores of SCAN and BFAN for all pairs on a GPU: only the score of a pair is written to memory.
 
 Lee et al., ECCV 2018; Liu et al., ACM Multimedia 2019. With the products s_kl of a context's fragments k and
 a query's fragments l, x_l = sum_k w_kl c_k is what l attends to, and the score of a pair is the mean or the
-log-sum-exp over l of the cosines of q_l and x_l; both sides may look, and the two scores are added.
-`selhn.layers.attended_cosines` has the equations, and is the way without a GPU.
+log-sum-exp over l of the cosines of q_l and x_l; both sides may attend, and the two scores are added.
+`selhn.layers.attended_cosines` has the equations, and is the version without a GPU.
 
 The products of all pairs are one matrix product of vectors in float16, which rounds them as TF32 would,
 summed and written in float32. One kernel reads them, once for each side that looks, and makes the score. The
@@ -22,9 +22,9 @@ from torch.nn.functional import pad
 from selhn.kernels.gpu import takes_float32
 
 SLOPE = 0.1
-"""Of the LeakyReLU before the softmax."""
+"""Slope of the LeakyReLU before the softmax."""
 EPSILON = 1e-8
-"""Added to every norm that something is divided by."""
+"""Added to every norm before dividing by it."""
 MOST_REGIONS = 128
 MOST_WORDS = 64
 LARGEST_PULL = 256.0
@@ -40,7 +40,7 @@ class AttentionSettings(NamedTuple):
 
 
 def can_attend(images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"]) -> bool:
-    """Whether `attention_scores` is the way to go: float32 on a GPU, and not too many regions or words."""
+    """Whether `attention_scores` can be used: float32 on a GPU, and not too many regions or words."""
     return (
         takes_float32(images, texts)
         and images.shape[1] <= MOST_REGIONS
@@ -58,9 +58,9 @@ def attention_scores(
     directions: Sequence[Literal["t2i", "i2t"]],
     settings: AttentionSettings,
 ) -> Float[Tensor, "I T"]:
-    """Every image against every text: words look at regions (t2i), regions at words (i2t), or both summed.
+    """Every image against every text: words attend to regions (t2i), regions to words (i2t), or both summed.
 
-    Vectors have length 1, or 0 if padding. A fragment that sees nothing has cosine 0 and no gradient.
+    Vectors have length 1, or 0 if padding. A fragment that attends to nothing has cosine 0 and no gradient.
     """
     from selhn.kernels.cross_scores_triton import Scores
 

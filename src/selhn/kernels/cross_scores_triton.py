@@ -28,8 +28,8 @@ from selhn.kernels.triton_tiles import (
 QUERIES = 8
 """Queries per program in the forward pass."""
 QUERIES_BACK = 16
-"""In the backward pass, which adds up their shares of the Gram matrix's gradient in registers."""
-# Compiling takes longer than many runs: one version must serve batches of all sizes, and any part of a mask.
+"""Queries per program in the backward pass, which sums their parts of the Gram gradient in registers."""
+# Compiling takes longer than many runs: compiled once for all batch sizes, and any part of a mask.
 ANY = {
     "do_not_specialize": ["num_images", "num_texts", "regions", "eights"],
     "do_not_specialize_on_alignment": ["context_mask", "query_mask"],
@@ -119,7 +119,7 @@ def _score_backward(
                 s, high, low, looked_at, smooth, AXIS, FOCUS
             )
             cosine, root, inverse, _, share = _pool(dot, square, length, real, sharpness, LSE)
-            # What sees nothing, or is nothing, is not pulled.
+            # A fragment that is padding, or attends to nothing, has no gradient.
             d_cosine = tl.where(length * root > EPSILON, pull * share, 0.0)
             d_dot = d_cosine * inverse
             d_length = -d_dot * cosine * root
@@ -212,7 +212,7 @@ def _grid(view: Sequence[Tensor], queries: int) -> tuple[int]:
 def _arguments(
     dots: Tensor, direction: str, settings: AttentionSettings, add: bool, queries: int
 ) -> tuple[float | str | None, ...]:
-    """What both kernels take after their tensors."""
+    """The arguments of both kernels after their tensors."""
     images, regions, texts, words = dots.shape
     smooth, focus, lambda_lse = settings
     sizes = images, texts, regions, words // 8, float(smooth), float(lambda_lse or 0)

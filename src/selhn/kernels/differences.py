@@ -1,9 +1,9 @@
 """The nodes of SGR, SAF and CMCAN for all pairs on a GPU: no difference as wide as an embedding is stored.
 
-Diao et al., AAAI 2021. A word w looks at the regions of an image, as in SCAN t2i, and sees a at unit length;
+Diao et al., AAAI 2021. A word w attends to the regions of an image, as in SCAN t2i, giving a at unit length;
 the node of the pair of them is unit(W_l (a - w)^2), and that of the whole pair unit(W_g (v - t)^2).
-`selhn.models.sgraf` has the equations, and is the way without a GPU. CMCAN (Zhang et al., AAAI 2022) has a
-ReLU before the length, and makes the weights itself.
+`selhn.models.sgraf` has the equations, and is the version without a GPU. CMCAN (Zhang et al., AAAI 2022) has
+a ReLU before the length, and makes the weights itself.
 
 Vectors and weights are rounded to float16, as TF32 would round them, and so are the squares; all sums are in
 float32. One kernel makes the weights of a word from products with all regions, one the nodes: the differences
@@ -23,7 +23,7 @@ from selhn.kernels.gpu import half_precision
 USED = True
 """Whether the kernels are used where they can be."""
 SHARED_BYTES = 208 * 2**10
-"""What the largest kernel needs on the chip: GPUs from Hopper on have it, but for those of workstations."""
+"""Shared memory of the largest kernel: GPUs from Hopper on have it, except workstation GPUs."""
 LEAST_CHANNELS = 64
 SIZES_OF_NODES = (16, 32, 64, 128, 256)
 
@@ -38,9 +38,9 @@ class LinearWeights(NamedTuple):
 def node_precision(
     images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"], projection: LinearWeights
 ) -> torch.dtype | None:
-    """In which precision nodes would be made; None if they cannot.
+    """The precision of the nodes; None if the kernels cannot be used.
 
-    For `attended_nodes` images are what is looked at, texts what looks.
+    For `attended_nodes`, images are the contexts and texts the queries.
     """
     if (
         not USED
@@ -84,7 +84,7 @@ def attended_nodes(
     layer: LinearWeights,
     dtype: torch.dtype,
 ) -> Float[Tensor, "C Q L s"]:
-    """`unit(ReLU(W (a - q)^2 + b))` of every fragment q and what it sees, a = sum_k w_k c_k, in all contexts.
+    """`unit(ReLU(W (a - q)^2 + b))` of every fragment q and what it attends to, a = sum_k w_k c_k.
 
     Entries of vectors are about as large as those of unit vectors.
     """

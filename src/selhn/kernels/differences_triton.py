@@ -26,7 +26,7 @@ ROWS_BACK, DEPTH_BACK, WARPS_BACK, STAGES_BACK = 128, 64, 8, 2
 # large.
 SCALE = tl.constexpr(32.0)
 SQUARED_SCALE = 1024.0
-# One version must serve batches of all sizes.
+# Compiled once for all batch sizes.
 ANY_ROWS = {
     "do_not_specialize": [
         "image_eights", "num_words", "num_regions", "wide", "per_text", "places", "first_place", "per_image",
@@ -46,7 +46,7 @@ class Nodes(NamedTuple):
 
 @triton.jit
 def _rows(num_words, ROWS: tl.constexpr):
-    """The image of a program, its words, and which of them there are."""
+    """The image of a program, its words, and which of them exist."""
     parts = tl.cdiv(num_words, ROWS)
     row = tl.program_id(0) % parts * ROWS + tl.arange(0, ROWS)
     return (tl.program_id(0) // parts).to(tl.int64), row, row < num_words
@@ -109,7 +109,7 @@ def _project_backward(
     image_eights, num_words, num_regions, wide, per_text, places, first_place, per_image,
     D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Words without a gradient, as most are with mined negatives, cost no more than writing zeros."""
+    """Words without a gradient (most, with mined negatives) cost no more than writing zeros."""
     half = nodes.dtype.element_ty
     image, row, inside = _rows(num_words, ROWS)
     column = tl.arange(0, S)
@@ -295,10 +295,10 @@ def _row_grid(regions: Tensor, words: Tensor, rows: int) -> tuple[int]:
 
 
 def _row_sizes(weights: Tensor, regions: Tensor, words: Tensor, nodes: Nodes) -> tuple[int, ...]:
-    """What both kernels of projection take after their tensors."""
+    """The arguments of both projection kernels after their tensors."""
     num_regions, dim = regions.shape[1:]
     _, texts, places, sim_dim = nodes.vectors.shape
-    # Weights that are the same for all images are there once.
+    # Weights that are the same for all images are stored once.
     image_eights = weights[0].numel() // 8 if len(weights) > 1 else 0
     strides = nodes.per_text, places, nodes.first, texts * places
     rows = image_eights, len(words), num_regions, weights.shape[2] // 8
@@ -306,5 +306,5 @@ def _row_sizes(weights: Tensor, regions: Tensor, words: Tensor, nodes: Nodes) ->
 
 
 def _all_of_it(text_whole: Float[Tensor, "T d"]) -> Float[Tensor, "1 T 8"]:
-    """The weights with which a text's vector sees that of an image, the one and only."""
+    """Weights for the pooled vectors: a text's vector attends to the single vector of an image."""
     return pad(text_whole.new_ones(1, len(text_whole), 1), (0, 7))

@@ -1,4 +1,4 @@
-"""What kernels ask of a GPU: Triton, half precision with float32 products, two pieces of work at once."""
+"""GPU helpers for kernels: Triton, half precision with float32 sums, two branches at once."""
 
 import importlib.util
 import threading
@@ -21,7 +21,7 @@ def _has_triton() -> bool:
 
 
 def fusable(*tensors: Tensor) -> bool:
-    """Whether Triton kernels can work on these tensors; nobody without a GPU needs Triton."""
+    """Whether Triton kernels can work on these tensors; without a GPU, Triton is not needed."""
     return all(tensor.is_cuda for tensor in tensors) and _has_triton()
 
 
@@ -33,14 +33,14 @@ def takes_float32(*tensors: Tensor) -> bool:
 
 
 def half_precision(device: torch.device) -> torch.dtype | None:
-    """That of autocast; or float16, where no gradient is asked for; None where float32 must stay."""
+    """The dtype of autocast; or float16 if no gradient is needed; None if float32 must stay."""
     if torch.is_autocast_enabled(device.type):
         return torch.get_autocast_dtype(device.type)
     return None if torch.is_grad_enabled() else torch.float16
 
 
 def in_half_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Products in float16 on a GPU where no gradient is asked for, rounded as TF32 would; else unchanged."""
+    """Products in float16 on a GPU if no gradient is needed, rounded as TF32 would; otherwise unchanged."""
     half = half_precision(device) if device.type == "cuda" else None
     return nullcontext() if half is None else torch.autocast(device.type, half)
 
@@ -62,7 +62,7 @@ def side_by_side(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> 
     # Neither branch is on this stream: the backward pass of one would wait for the other's work there.
     branches = [own_stream(here.device, (*above, side)) for side in (0, 1)]
     if any(stream == here and place != above for (_, place), stream in _own.streams.items()):
-        return first(), second()  # someone else records on a stream of ours
+        return first(), second()  # another recording uses one of our streams
     results: list[Any] = []
     try:
         for side, compute in enumerate((first, second)):
@@ -91,7 +91,7 @@ _own, _everyones = _Own(), set[torch.cuda.Stream]()
 def own_stream(device: torch.device, path: tuple[int, ...] = ()) -> Any:
     """The stream of a place, the same every time, and of no other place of this thread.
 
-    PyTorch hands out the same 32 streams over and over. If two places shared one, a tensor that was freed at
+    PyTorch reuses the same 32 streams. If two places shared one, a tensor that was freed at
     the first could be overwritten at the second while the branch that was given it still reads it.
     """
     key = (torch.cuda.current_device() if device.index is None else device.index, path)
@@ -100,7 +100,7 @@ def own_stream(device: torch.device, path: tuple[int, ...] = ()) -> Any:
         free = [stream for stream in ring if stream not in _everyones]
         free += [
             stream for stream in ring if stream not in _own.streams.values()
-        ]  # those of other threads at the worst
+        ]  # at worst those of other threads
         _own.streams[key] = free[0]
         _everyones.add(free[0])
     return _own.streams[key]

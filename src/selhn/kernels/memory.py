@@ -1,4 +1,4 @@
-"""The memory of IMRAM for all pairs on a GPU: what is between a query and what it remembers is not stored.
+"""The memory of IMRAM for all pairs on a GPU, without storing intermediate results.
 
 Chen et al., CVPR 2020. A query q that looks at contexts v with the weights p remembers g q + (1 - g) tanh(o),
 where o and the logit of g are W_q q + b + sum_k p_k W_x v_k. `selhn.models.imram` has the equations, and is
@@ -20,11 +20,11 @@ from selhn.kernels.cross_scores import MOST_REGIONS
 from selhn.kernels.gpu import half_precision, takes_float32, wide_product
 
 CHANNELS = 64
-"""Per program; the width of a memory is a multiple."""
+"""Channels per program; the width of a memory is a multiple of it."""
 
 
 def memory_precision(contexts: Float[Tensor, "C M d"], queries: Float[Tensor, "Q L d"]) -> torch.dtype | None:
-    """In which precision `remembered` would keep memories; None if it cannot be used."""
+    """The precision in which `remembered` keeps memories; None if it cannot be used."""
     dim = contexts.shape[2]
     if (
         not takes_float32(contexts, queries)

@@ -16,7 +16,7 @@ from selhn.kernels.memory import CHANNELS
 from selhn.kernels.triton_tiles import side
 
 ROWS, WARPS = 64, 4
-# One version must serve batches of all sizes.
+# Compiled once for all batch sizes.
 ANY_SIZE = {"do_not_specialize": ["queries", "fragments", "shared"]}
 
 
@@ -36,7 +36,7 @@ def _tile(
         weights + fragment * queries + query[None, :], mask=there & (query < queries)[None, :], other=0.0
     )
     p = tl.trans(p).to(seen.dtype.element_ty)
-    # Queries that all contexts meet are there once.
+    # Queries shared by all contexts are stored once.
     row = tl.where(shared != 0, 0, context * queries) + query[:, None]
     of_seen, of_known = seen + fragment * (2 * DIM) + channel, known + row * (2 * DIM) + channel
     output = tl.load(of_known, mask=inside, other=0.0).to(tl.float32)
@@ -119,7 +119,7 @@ def _grid(memories: Tensor) -> tuple[int]:
 
 
 def _sizes(given: list[Tensor]) -> tuple[int, ...]:
-    """What both kernels take after their tensors."""
+    """The arguments of both kernels after their tensors."""
     memory, _, weights, _ = given
     contexts, fragments, queries = weights.shape
     return queries, fragments, int(len(memory) < contexts), memory.shape[2], side(fragments), ROWS, CHANNELS

@@ -1,4 +1,4 @@
-"""Weighted sums of sorted values, without sorting: what generalised pooling spends its time on.
+"""Weighted sums of sorted values, without sorting: the main cost of generalised pooling.
 
 A set has few members, so the place of a value in the order is cheaper to count than to sort for: one pass
 over the set for each member, all in registers. Equal values take their places in the order of the set.

@@ -14,7 +14,7 @@ from selhn.kernels.gpu import fusable
 
 
 def can_scan(sequences: Float[Tensor, "*K e"]) -> bool:
-    """Whether `gru_scan` is the way to go: on a GPU, where half precision is wanted."""
+    """Whether `gru_scan` should be used: on a GPU, in half precision."""
     return fusable(sequences) and torch.is_autocast_enabled("cuda")
 
 

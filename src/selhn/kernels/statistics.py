@@ -1,4 +1,4 @@
-"""What every loss is made of: a few numbers per anchor, each a maximum or a sum over the anchor's negatives.
+"""The basis of every loss: a few numbers per anchor, each a maximum or a sum over the anchor's negatives.
 
 Image i is an anchor among the texts (row i of `scores`), text i among the images (column i). Both directions
 are reduced by the same function of "rows", so a loss is written once and for both.
@@ -29,7 +29,7 @@ class Terms:
     one_way: bool = True
     """Whether that penalty counts only where it rises."""
     distances: tuple[float, float, float] = (2.0, 1.0, -1.0)
-    """Of `log_weight`: the dimension, from which cosine on all weigh the same, and up to which none does."""
+    """For `log_weight`: the dimension, the cosine above which weights are equal, and below which 0."""
     mask_same_image: bool = True
     """Whether other pairs of an anchor's image are left out of its candidates."""
     scale: Float[Tensor, ""] | None = None
@@ -60,7 +60,7 @@ class AnchorStatistics:
 
 
 Rows = Callable[[Tensor, Tensor, Terms], Tensor]
-"""A function of negatives (A, C), one number per anchor (A, 1), and the terms."""
+"""A function of negatives (A, C), of one number per anchor (A, 1), and of the terms."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Statistic:
         return first + second if self.reduction == "sum" else torch.logaddexp(first, second)
 
     def level(self, positive: Float[Tensor, " B"], value: Float[Tensor, "2 B"]) -> Float[Tensor, "2 B *L"]:
-        """What `derivative` must know of an anchor: its positive, the value of a log-sum-exp, or both."""
+        """What `derivative` needs from an anchor: its positive, the value of a log-sum-exp, or both."""
         if self.reduction == "sum":
             return positive.expand(2, -1)
         # Without negatives there is no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
@@ -160,7 +160,7 @@ def _mined_steepness(terms: Terms) -> float:
 
 
 NEAREST = 1e-6
-"""How near to 0 and 1 a probability counts: CAMP's limit."""
+"""Probabilities are clipped this far from 0 and 1, as in CAMP."""
 
 
 def _log_miss(negatives: Tensor, positive: Tensor, terms: Terms) -> Tensor:

@@ -26,7 +26,7 @@ PART = 8192
 
 
 def arithmetic_of(tile: int | None) -> ModuleType:
-    """Where the numbers of a tile come from: torch for tiles of a given size, Triton for tiles of its own."""
+    """The backend of a tile: torch for tiles of a given size, Triton for tiles of its own size."""
     if tile is not None:
         return torch_tiles
     from selhn.kernels import fused
@@ -159,7 +159,7 @@ def _traverse(
                     if winner is None:
                         values[name][direction][anchors] = STATISTICS[name].merge(so_far, value)
                         continue
-                    # Strictly better, or NaN: tiles come in rising order, so the lowest index keeps a tie.
+                    # Strictly better, or NaN: tiles come in rising order, so the lowest index wins a tie.
                     better, known = (value > so_far) | value.isnan(), winners[name][direction][anchors]
                     values[name][direction][anchors] = torch.where(better, value, so_far)
                     winners[name][direction][anchors] = torch.where(better, winner + first, known)

@@ -35,7 +35,7 @@ def tiled_statistics(
     """
     if terms.added is not None:
         raise SelhnError(
-            "this loss adds a margin of its own to every score and needs the matrix: "
+            "this loss adds a separate margin to every score and needs the matrix: "
             "call it with image_emb @ text_emb.T"
         )
     if also:

@@ -1,4 +1,4 @@
-"""The tiles as one operator of `torch.compile`: what they visit depends on the values."""
+"""The tiles as one operator for `torch.compile`, because which tiles are visited depends on values."""
 
 from collections.abc import Sequence
 from typing import Any

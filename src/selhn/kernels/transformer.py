@@ -59,7 +59,7 @@ def transformer_layers(
     layers: Sequence[LayerWeights],
     settings: LayerSettings,
 ) -> Float[Tensor, "T N h"]:
-    """The states after all layers, one after the other; no token sees a masked one."""
+    """The states after all layers; no token attends to a masked one."""
     if not _can_fuse(states, mask, layers, settings.heads):
         for weights in layers:
             states = _layer(states, mask, weights, settings)

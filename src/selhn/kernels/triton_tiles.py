@@ -33,14 +33,14 @@ def half(x):
 
 @triton.jit
 def place(num_queries, QUERIES: tl.constexpr):
-    """The context of a program, and its first query."""
+    """The context of this program, and its first query."""
     parts = tl.cdiv(num_queries, QUERIES)
     return tl.program_id(0) // parts, tl.program_id(0) % parts * QUERIES
 
 
 @triton.jit
 def tile(num_texts, regions, eights, REGIONS: tl.constexpr, WORDS: tl.constexpr):
-    """Where the numbers of a pair are, counted from its first, and which of them there are."""
+    """Offsets of a pair's numbers from its first one, and which of them exist."""
     region, word = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :]
     words = eights * 8
     return region * (num_texts * words) + word, (region < regions) & (word < words)
@@ -107,5 +107,5 @@ def tile_options(dots: Tensor, stages: int, registers: int | None = None) -> dic
 
 
 def side(size: int) -> int:
-    """Of a tile: a power of two that a matrix product can have."""
+    """The size of a tile: a power of two that a matrix product supports."""
     return max(16, triton.next_power_of_2(size))

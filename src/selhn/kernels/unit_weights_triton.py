@@ -15,8 +15,8 @@ from selhn.kernels.triton_tiles import EPSILON, LEAST_SQUARE, SLOPE
 TEXTS = 8
 """Texts per program in the forward pass."""
 TEXTS_BACK = 16
-"""In the backward pass, which adds up their shares of the Gram matrix's gradient in registers."""
-# One version must serve batches of all sizes.
+"""Texts per program in the backward pass, which sums their parts of the Gram gradient in registers."""
+# Compiled once for all batch sizes.
 ANY_PAIRS = {
     "do_not_specialize": ["num_texts", "regions", "eights", "words", "wide"],
     "do_not_specialize_on_alignment": ["region_mask"],
@@ -64,7 +64,7 @@ def _weights_backward(
             )
             root = tl.sqrt(tl.maximum(square, LEAST_SQUARE))
             inverse = 1 / (root + EPSILON)
-            # What sees nothing has no direction.
+            # A word that attends to nothing has no direction.
             d_square = tl.where(
                 square > LEAST_SQUARE, -0.5 * tl.sum(pull * w, axis=0) * inverse * inverse / root, 0.0
             )
@@ -115,7 +115,7 @@ def unit_weights_backward(
 
 
 def _pair_sizes(dots: Tensor, words: int, smooth: float, texts: int) -> tuple[int | float, ...]:
-    """What both kernels of attention take after their tensors."""
+    """The arguments of both attention kernels after their tensors."""
     _, regions, num_texts, padded = dots.shape
     sizes = num_texts, regions, padded // 8, words, (regions + 7) // 8, float(smooth)
     return *sizes, texts, tiles.side(regions), tiles.side(padded)

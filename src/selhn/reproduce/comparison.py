@@ -32,8 +32,8 @@ def reproduce(
 ) -> list[Path]:
     """Train what is missing for these tables and figures and write them into `out`; returns their files.
 
-    `names` are keys of `TABLES` and `FIGURES`, or "all"; `jobs` runs are made at a time, 0 for one after the
-    other or, if they are small, one per core; the other arguments are those of `PaperRuns`.
+    `names` are keys of `TABLES` and `FIGURES`, or "all"; `jobs` is the number of parallel runs, 0 for one
+    after the other or, if they are small, one per core; the other arguments are those of `PaperRuns`.
     """
     chosen = expand(names)
     folder = out or Path("runs") / "reproduce" / (Path(data).name + ("-tiny" if small else ""))
@@ -61,7 +61,7 @@ def expand(names: Sequence[str]) -> list[str]:
     """Names of tables and figures, each once, in the order of the paper."""
     unknown = next((name for name in names if name not in (*NAMES, "all")), None)
     if unknown is not None or not names:
-        wrong = f"unknown table or figure {unknown!r}" if unknown is not None else "nothing was asked for"
+        wrong = f"unknown table or figure {unknown!r}" if unknown is not None else "nothing was named"
         known = did_you_mean(unknown or "", (*NAMES, "all"))
         raise NotFound(f"{wrong}: {known}; selhn reproduce --list shows them")
     return [name for name in NAMES if name in names or "all" in names]
@@ -96,13 +96,13 @@ class Line:
             mean = Metrics.mean(ours)
             self.recalls = [*mean.i2t.recalls.values(), *mean.t2i.recalls.values()]
         self.difference: float | None = None
-        """Ours less the paper's; None if its numbers are not a target, or of other data."""
+        """Ours minus the paper's; None if its numbers are not a target, or from other data."""
         if same_data and self.rsum is not None and paper.rsum is not None and "no target" not in paper.note:
             self.difference = self.rsum - paper.rsum
 
 
 def line(row: PaperRow, runs: PaperRuns) -> Line:
-    """A row of the paper beside what our runs reached."""
+    """A row of the paper beside the results of our runs."""
     members = RUNS.get((row.method, row.loss))
     notes, ours = [row.note], list[Metrics]()
     if members is None:
@@ -167,7 +167,7 @@ def _made_from(runs: PaperRuns) -> str:
 
 
 def _is_papers(runs: PaperRuns) -> bool:
-    """Whether the runs are of the paper's data, so that its numbers can be subtracted."""
+    """Whether the runs used the paper's data, so that its numbers can be subtracted."""
     return runs.data_name in ("f30k", "coco") and not runs.small
 
 
@@ -183,7 +183,7 @@ def _shown(number: float | None, form: str = ".1f", none: str = "-") -> str:
 
 
 def write_runs(folder: Path) -> None:
-    """`runs.csv`: every finished run, with the epoch that dev chose and whether the alarm went off."""
+    """`runs.csv`: every finished run, with its best epoch on dev and whether it stalled."""
     rows: list[list[object]] = [["run", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"]]
     for path in sorted(folder.glob("runs/*/seed*")):
         if (results := RunFolder(path).results) is not None:

@@ -71,7 +71,7 @@ def draw_losses(losses: Mapping[str, Wanted], title: str, runs: PaperRuns, path:
     for name, wanted in losses.items():
         line = {"color": LOSS_COLOURS[name], "linewidth": 1.8, "label": name}
         if logs := runs.logs(wanted):
-            # The sum over all negatives is that many times larger: their mean is shown beside the others.
+            # The sum over all negatives is larger by their number, so their mean is shown.
             share = runs.config(wanted, runs.seeds[0]).train.batch_size - 1 if name == "Triplet" else 1
             for axis, key in ((loss, "loss_per_anchor"), (gradient, "grad_image_fc"), (gap, "delta_s")):
                 at, mean, _ = _band(logs, key)
@@ -113,7 +113,7 @@ def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
 
 
 def draw_branches(runs: PaperRuns, path: Path) -> Path:
-    """How many anchors take each branch of SelHN over training (figure 7)."""
+    """The share of anchors in each branch of SelHN over training (figure 7)."""
     present = {title: logs for title, wanted in BRANCHES.items() if (logs := runs.logs(wanted))}
     number = max(1, len(present))
     how = {"figsize": (4.3 * number, 3.4), "layout": "constrained", "sharey": True, "squeeze": False}
@@ -167,7 +167,7 @@ def label_places(points: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
         near = speeds[(np.abs(speeds - speed) < width / 3) & (np.abs(rsums - rsum) < height / 8)]
         if len(near) == 1:
             places.append({"xytext": (0, 7), "ha": "center", "va": "bottom"})
-        else:  # the ones to the left write to the left, so that two neighbours never meet
+        else:  # points on the left are labelled on the left, so that two neighbours never overlap
             side, shift = ("right", -8) if speed <= near.mean() else ("left", 8)
             places.append({"xytext": (shift, 0), "ha": side, "va": "center"})
     return places
@@ -211,5 +211,5 @@ def _power(value: str) -> str:
 
 
 def _reference(axis: Any, level: float, words: str) -> None:
-    """A level named outside the axes: the curves come close to it."""
+    """A level labelled outside the axes, because the curves come close to it."""
     reference(axis, level, words, (4, 0), x=1, ha="left", va="center", fontsize=9)

@@ -40,17 +40,17 @@ TINY = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0",
 TINY_WORLD = ("data.images=300", "data.width=128")
 TINY_BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
              "max_position_embeddings": 64, "model_type": "bert"}  # fmt: skip
-"""`--tiny`: every run in some seconds, to see that everything works; its numbers mean nothing. The second is
+"""`--tiny`: every run takes seconds, to see that everything works; its numbers mean nothing. The second is
 added if the data is the generated world, the third is a BERT of one layer."""
 
 
 class PaperRuns:
-    """One folder of runs on one data set: `OUT/runs/NAME/seed0`, ... and what was measured of them together.
+    """One folder of runs on one data set: `OUT/runs/NAME/seed0`, ... and joint measurements.
 
     Args:
         out: the folder.
         data: a name in `DATASETS`, or the folder of a data set, which is trained on as Flickr30K is.
-        settings: changes to every run, as `selhn train` takes them; `model.X` for models that have an X.
+        settings: changes to every run, as `selhn train` takes them; `model.X` applies to models that have X.
         seeds: one run each.
         small: whether all runs are made small, see `TINY`.
     """
@@ -70,7 +70,7 @@ class PaperRuns:
 
     @cached_property
     def data(self) -> Data:
-        """What is trained on; read before the first run, so that missing data is said at once."""
+        """The data; read before the first run, so that missing data is reported at once."""
         words = [word for word in self.settings if word.startswith("data.")]
         return load_data(find_data(self.data_name), **override(RunConfig(), words).data_settings)
 
@@ -93,7 +93,7 @@ class PaperRuns:
 
     def train(self, wanted: Sequence[Wanted], jobs: int = 1) -> None:
         """Train what is missing and resume what was stopped; `jobs` runs at a time, each in its own process."""
-        data = self.data  # found, or said to be missing, before anything else
+        data = self.data  # read first, so that missing data is reported before anything else
         quiet, start = self.small or jobs > 1, time.monotonic()
         every = {
             (one, seed): (self.config(one, seed), self.folder(one, seed), quiet)
@@ -105,7 +105,7 @@ class PaperRuns:
             write_tiny_bert(self.out / "tiny_bert", data)
         if len(every) > len(tasks):
             print(f"{len(every) - len(tasks)} of {len(every)} runs are there", flush=True)
-        if jobs > 1:  # tables list costly systems last, and one that starts last leaves other processes idle
+        if jobs > 1:  # tables list slow systems last, and one that starts last leaves other processes idle
             tasks = dict(reversed(tasks.items()))
         for number, (one, seed, said, error) in enumerate(_outcomes(tasks, jobs), 1):
             passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
@@ -167,9 +167,9 @@ class PaperRuns:
         measure: Callable[[], Mapping[str, Any]],
         parse: Callable[[dict[str, Any]], _Measured],
     ) -> _Measured:
-        """What was measured of finished runs together, kept for as long as none of them is made again.
+        """Joint measurements of finished runs, kept until one of the runs is made again.
 
-        What cannot be read is measured again.
+        Unreadable ones are measured again.
         """
         name = "+".join(folder.parent.name for folder in folders)
         kept = self.out / "measured" / f"{name}-{folders[0].name}-{what}.json"
@@ -182,7 +182,7 @@ class PaperRuns:
         return parse(read_sealed_json(kept, "check the disk"))
 
     def environment(self) -> Mapping[str, Any]:
-        """Where the runs were made: as the first of them says, or where this runs if there is none."""
+        """The device and versions of the runs: those of the first run, or the current ones."""
         said = (RunFolder(path).environment for path in sorted(self.out.glob("runs/*/seed*")))
         return next(filter(None, said), None) or environment()
 
@@ -201,7 +201,7 @@ def fitting(settings: Sequence[str], model: str) -> list[str]:
 
 
 def is_done(path: Path, config: RunConfig) -> bool:
-    """Whether there is a finished run; another run than the one wanted is refused."""
+    """Whether there is a finished run; a run with other settings is refused."""
     run = RunFolder(path)
     if run.config is None:
         return False
@@ -243,7 +243,7 @@ def write_tiny_bert(folder: Path, data: Data) -> Path:
 
 
 def _train(config: RunConfig, folder: Path, quiet: bool) -> tuple[str, bool]:
-    """One run; returns what came of it, and whether that is an error which the other runs do not share."""
+    """Make one run; returns its result, and whether that is an error that does not affect other runs."""
     try:
         run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet)
     except (SelhnError, torch.OutOfMemoryError) as error:

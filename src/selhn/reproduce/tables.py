@@ -1,4 +1,4 @@
-"""The tables of the paper: its numbers as data, and the runs of ours behind each row."""
+"""The tables of the paper: its numbers as data, and our runs for each row."""
 
 import csv
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAPER = Path(__file__).parent / "paper"
-"""The folder of what is shipped: the numbers of the tables, and the schematic figures, redrawn."""
+"""The folder of shipped files: the numbers of the tables, and the schematic figures, redrawn."""
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 DATA_TITLES: Mapping[str, str] = {"f30k": "Flickr30K", "coco_1k": "MS-COCO 1K", "coco_5k": "MS-COCO 5K"}
 TABLES: Mapping[str, str] = {
@@ -42,7 +42,7 @@ class PaperRow:
     note: str
 
     def applies_to(self, data: str) -> bool:
-        """Whether runs on a data set can fill it: the two of the paper fill their own rows, others all."""
+        """Whether runs on a data set fill this row: the paper's two data sets fill their own, others all."""
         return data not in ("f30k", "coco") or self.data.startswith(data)
 
 
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def recipe(name: str) -> Wanted:
-    """A recipe as it stands."""
+    """A recipe without changes."""
     return Wanted(name, name)
 
 
@@ -83,7 +83,7 @@ VSE_INFTY = Wanted(
 )
 """Chen et al. average over the negatives in the first epoch and take the hardest from then on."""
 LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
-"""Of Table 1, and how recipes call them; a model is trained with any other as with SelHN."""
+"""The losses of Table 1 by their recipe names; with any other loss, a model uses SelHN's recipe."""
 MODELS: Mapping[str, tuple[str, ...]] = {
     "VSE (FC)": ("vse_fc",),
     "VSE (MLP)": ("vse_mlp",),
@@ -105,7 +105,7 @@ MODELS: Mapping[str, tuple[str, ...]] = {
 
 
 def _run(model: str, loss: str) -> Wanted:
-    loss = loss or "T-HN"  # which systems of other authors have, where the paper does not say
+    loss = loss or "T-HN"  # used by systems of other authors where the paper does not say
     if loss in LOSSES:
         return recipe(f"{model}_{LOSSES[loss]}")
     ours = loss.lower().replace("-", "_")

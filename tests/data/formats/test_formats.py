@@ -76,7 +76,7 @@ def test_a_folder_of_pictures_is_recognised(tmp_path):
     (tmp_path / "sub" / "a.jpg").write_bytes(b"any")
     assert pictures_in(tmp_path)
     assert not pictures_in(tmp_path / "sub" / "a.jpg")
-    with pytest.raises(ValueError, match="If it holds pictures, make one of them: selhn data import"):
+    with pytest.raises(ValueError, match="If it holds pictures, make a data set of them: selhn data import"):
         load_data(tmp_path)
     (tmp_path / "data.json").write_text("{}")
     assert not pictures_in(tmp_path), "a data set may have pictures beside it"

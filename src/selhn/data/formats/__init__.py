@@ -74,7 +74,7 @@ def find_format(source: Path | str) -> tuple[Path, str]:
         raise NotFound(f"no file or folder {str(source)!r}: give a path, or 'world' for generated data")
     wanted = "; ".join(f"{name}: {known.files}" for name, known in FORMATS.items())
     raise NotFound(
-        f"{path} is not a data set in a known format. If it holds pictures, make one of them: "
+        f"{path} is not a data set in a known format. If it holds pictures, make a data set of them: "
         f"selhn data import {path} NEW_FOLDER. Formats looked for: {wanted}"
     )
 

@@ -69,7 +69,7 @@ def _write_split(folder: Path, split: Split, precision: NativePrecision) -> dict
     if counts.min() != counts.max():
         entry["offsets"] = f"{split.name}_offsets.npy"
         np.save(folder / entry["offsets"], np.append(0, counts.cumsum()))
-    # As the features, without the places that are padding in the middle or in all images.
+    # Like the features: without padding in the middle, and without places that are padding in all images.
     real_first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)
     if split.boxes is not None:
         entry["boxes"] = f"{split.name}_boxes.npy"
@@ -89,7 +89,7 @@ def _write_split(folder: Path, split: Split, precision: NativePrecision) -> dict
 
 
 def _write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> None:
-    # Half a character, which JSON files may contain, is written as the escape it came from.
+    # JSON files may contain half a character (a lone surrogate); it is written as the escape it came from.
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
 

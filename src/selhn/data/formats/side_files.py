@@ -16,7 +16,7 @@ from selhn.data.side_inputs import Given
 AUTHORS_FILES = {"adjacency": "_ims_dir_selfadj4.npy", "dependencies": "_caps.json"}
 """CMCAN's neighbours of regions, and GSMN's parses: a list of pairs for every caption."""
 MOST_PAIRS = 1000
-"""Dependencies of one text: about as many as it has words."""
+"""The most dependencies of one text; usually there are about as many as words."""
 
 
 def side_files(files: Path, rows: Int[Tensor, " I"], num_rows: int, regions: int) -> dict[str, Given]:

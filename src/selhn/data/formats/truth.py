@@ -22,7 +22,7 @@ from selhn.data.formats.karpathy import CaptionedImage, read_captioned_images
 from selhn.data.splits import Split
 
 Rows = dict[str, int | None]
-"""By the ids of COCO."""
+"""Rows by the ids of COCO."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _pairs(path: Path, queries: Rows, items: Rows) -> Int[Tensor, "n 2"]:
         for known, wanted in ((queries, [query]), (items, map(str, found))):
             if missing := next((one for one in wanted if one not in known), None):
                 raise SelhnError(
-                    f"{path} has the id {missing[:20]!r}, which the split has not: take all test images of COCO"
+                    f"{path} has the id {missing[:20]!r}, which the split does not have: use all test images of COCO"
                 )
         pairs += [(queries[query], items[str(item)]) for item in found]
     return torch.tensor([pair for pair in pairs if None not in pair], dtype=torch.int64).reshape(-1, 2)

@@ -14,7 +14,7 @@ from selhn.data.world.scenes import Scenes, SceneSource, relations
 
 Table: TypeAlias = tuple[tuple[str, ...], ...]
 NUM_CAPTIONS = 5
-"""Captions of an image, each of another pattern."""
+"""Captions per image, each of a different pattern."""
 MOST_WORDS = 20
 _BLOCK = 2000 * NUM_CAPTIONS
 

@@ -33,7 +33,7 @@ from selhn.data.world.scenes import (
 )
 
 LEAST_HELD_OUT = 100
-"""Images that dev and test have at least."""
+"""The fewest images of dev and of test."""
 CODE = 256
 """Width of z: with as many independent directions the features reach the effective rank of real ones."""
 MEAN, MEAN_SPREAD = 0.185, 0.22
@@ -46,7 +46,7 @@ SKEW = 0.5
 CONTEXT = 0.3
 """How much a region also sees of the whole scene, as the wide view of a convolutional network does."""
 LOOK_SHARES = {"shape": 0.25, "colour": 0.2, "binding": 0.35, "material": 0.12, "size": 0.08}
-"""Variance of a thing's look by where it comes from; binding is what a shape in one colour has of its own."""
+"""Variance of a thing's look by its source; binding is what is special to one shape in one colour."""
 _LOOK_ROWS = {
     "shape": len(SHAPES),
     "colour": len(COLOURS),
@@ -157,7 +157,7 @@ class WorldFeatures(Features):
         )
 
     def boxes(self, rows: Int[Tensor, " B"], scenes: Scenes) -> Float[Tensor, "B M 4"]:
-        """x1, y1, x2, y2 of every region of some images, whose scenes are given too."""
+        """x1, y1, x2, y2 of every region of some images; their scenes are given too."""
         draws = Draws(self.source.seed, self.source.split, "boxes")
         corners = draws.uniform("corner", rows, self.num_regions, 2) * 0.6
         sides = 0.2 + 0.2 * draws.uniform("side", rows, self.num_regions, 2)

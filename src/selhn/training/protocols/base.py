@@ -57,7 +57,7 @@ class Protocol:
     """The pairs of a step are rows of `data.train`; the generator is seeded for every step."""
     config: TrainConfig
     average: WeightAverage | None = None
-    """Of the weights of the model, if the settings ask for it (`ema`); the loop keeps it."""
+    """The average of the model's weights, if the settings ask for one (`ema`); the loop updates it."""
     ranks: Ranks | None = None
     """The processes that train together; each has its part of every batch. None if this one is alone."""
     tables: dict[str, Tensor] = field(default_factory=dict, init=False)
@@ -75,7 +75,7 @@ class Protocol:
         return self.scored(self.model, batch), None
 
     def scored(self, model: AbstractMatcher, batch: Batch) -> Match:
-        """What a model says of a batch; of several processes each scores its own images with all texts."""
+        """A model's scores of a batch; with several processes, each scores its own images with all texts."""
         shares = self.shares
         if shares is None and not self.config.chunk:
             return model(batch)
@@ -94,7 +94,7 @@ class Protocol:
         which starts at the embeddings, encodes each chunk again, with the same random numbers.
         """
         sizes = [len(batch.tokens)] if self.shares is None else self.shares.sizes
-        # All processes have as many chunks: batch norms have statistics of the same chunk of each.
+        # All processes make the same number of chunks: a batch norm needs the same chunk of each.
         number = min(-(-max(sizes) // self.config.chunk), *sizes, max(sizes)) if self.config.chunk else 1
         if number == 1:
             return encode_batch(model, batch)
@@ -208,7 +208,7 @@ def match_in_two_passes(
 ) -> Match:
     """What `model(batch)` gives, as far as this loss can tell: all scores, and the gradients it needs.
 
-    Of several processes each scores its own images with all texts, in both passes.
+    With several processes, each scores its own images with all texts, in both passes.
     """
     images, texts = encode_batch(model, batch)
     if shares is not None:
@@ -225,14 +225,13 @@ def match_in_two_passes(
             own = (pairs >= 0) & (pairs < scores.numel())
             pairs, counts = pairs[own], counts[own]
         image, text = pairs // len(whole), pairs % len(whole)
-    # Weights that autocast has rounded above would else be taken below, where they need a gradient.
+    # Otherwise the weights that autocast rounded above would be used below, where they need a gradient.
     torch.clear_autocast_cache()
     if isinstance(images, Fragments):
-        # Once for every item, and not for every pair that it is in.
+        # Once per item, not once per pair that the item is in.
         images, texts = images.with_gram(), texts.with_gram()
     again = model.activation(model.logits(images[image], texts[text], aligned=True))
-    # The value stays that of the first pass to the last bit, so that the loss takes the same maxima as were
-    # taken here.
+    # The value stays that of the first pass to the last bit, so that the loss finds the same maxima.
     leads = (again - again.detach()).to(scores.dtype) * counts
     scores = scores.flatten().index_add(0, pairs, leads).view_as(scores)
     if shares is not None:

@@ -65,7 +65,7 @@ class CoDivide(Protocol):
         )
 
     def survey(self, epoch: int) -> tuple[Float[Tensor, "k T"], Float[Tensor, "k T"]]:
-        """Of every training pair and each network, loss and prediction among the pairs of a random batch."""
+        """Loss and prediction of every training pair by each network, among the pairs of a random batch."""
         order, size = self._plain.order(epoch), self._plain.batch_size
         found = torch.zeros(2, *self.tables["labels"].shape, device=self._plain.device)
         with in_eval_mode(self.model):
@@ -92,7 +92,7 @@ def clean_probability(losses: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
 
 
 def above_threshold(probability: Float[Tensor, " T"]) -> Bool[Tensor, " T"]:
-    """Which pairs are held to be true; where all would be, the least probable hundredth is not."""
+    """Which pairs count as true; if all would, the least probable hundredth does not."""
     threshold = probability.new_tensor(0.5)
     if probability.min() > threshold:
         # Not quantile(), which refuses more than 16 million values.

@@ -31,7 +31,7 @@ class MetaStep(Protocol):
         grad_phi M(theta') = -lr mean_i(grad_phi w_i(phi) <grad_theta l_i(theta), v>),   v = grad_theta M(theta')
 
     Neither a second derivative nor a gradient for each anchor is needed: <grad l_i, v> is how l_i changes
-    along v, the difference of two passes with theta moved a little to and fro. lr is the rate that the run
+    along v, the difference of two passes with theta moved a little both ways. lr is the rate that the run
     begins with, and theta' a plain gradient step, where the update that follows is AdamW's.
 
     The abstract names the validation set, so it is dev; the epoch is chosen on dev as well, which favours

@@ -65,7 +65,7 @@ class OfflineNegatives(Protocol):
         """The scores of a batch, and of its pairs with their offline negatives; each item is encoded once."""
         model, size = self.model, len(pairs.texts)
         images, texts = encode_batch(model, batch)
-        # As long as the longest text of all: the host does not know how long those are that were drawn.
+        # As long as the longest text of all: the host does not know the lengths of the drawn texts.
         longest = self.batches.texts.tokens.shape[1]
         further = self.batches.assemble_seeded(self.draw(pairs), longest)
         other_images, other_texts = encode_batch(model, further)

@@ -129,7 +129,10 @@ def report(
     pictures: Annotated[Path | None, Option(help="Folder with the images, found by name.")] = None,
     device: Annotated[str, Option(help="Device: auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Write a page about one or several runs: verdict, results, curves, example searches and settings."""
+    """Write one page about one run or several.
+
+    It has the verdict, results, curves, example searches and settings.
+    """
     from selhn.report import write_report
 
     page = write_report(

@@ -323,7 +323,7 @@ def test_an_index_in_milvus(pictures, saved, world, tmp_path):
     assert len(ask(["a red ball"], "photos.db", k=3)) == 3
     assert len(ask([], "photos.db", like="Pictures/2.png", k=9)) == 4
     assert "4 images" in change_index("photos.db", delete=["Pictures/2.png"], approximate="exact")
-    with pytest.raises(ValueError, match="on a server, .* needs a folder"):
+    with pytest.raises(ValueError, match="on a server, .* use a folder"):
         change_index("photos.db", compact=True)
     fill_index(world, "photos.db#world", saved, "dev")
     with pytest.raises(ValueError, match="has no model .* give it with --model"):

@@ -39,5 +39,5 @@ def test_a_rate_that_is_no_share(data, rate):
 
 
 def test_too_few_to_change_among_themselves(data):
-    with pytest.raises(ValueError, match="noise=0.002 of the 500 texts of .* are 1, too few"):
+    with pytest.raises(ValueError, match="noise=0.002 of the 500 texts of .* are 1: too few"):
         with_noise(data, 0.002, seed=0)

@@ -109,7 +109,7 @@ def test_a_published_configuration_is_read():
         ({"hidden_act": "relu"}, "a BERT with hidden_act='relu' cannot be used here, only with 'gelu'"),
         ({"position_embedding_type": "relative_key"}, "only with 'absolute'"),
         ({"is_decoder": True}, "is_decoder=True"),
-        ({"num_attention_heads": 3}, "hidden_size 16 of a BERT cannot be shared by 3 heads"),
+        ({"num_attention_heads": 3}, "hidden_size 16 of a BERT cannot be split into 3 heads"),
     ],
 )
 def test_other_kinds_of_bert_are_refused(setting, message):

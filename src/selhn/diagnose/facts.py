@@ -24,8 +24,6 @@ BELOW = 0.75
 """Below this share of its plateau a run has learnt: equal scores alone explain any loss above it."""
 GAIN = 100.0
 """A gain in dev RSUM that is more than chance, if RSUM also grew by half."""
-FOUND = 350.0
-"""Dev RSUM of a run that finds most pairs; chance has less with ten images or more."""
 LONG = 3 * PATIENCE
 """Steps after which positives and negatives should be separated, or twice the patience if that is more."""
 
@@ -94,13 +92,11 @@ class Facts:
         # Whether dev RSUM shows that it learns, whatever the loss does.
         rsums = [value for _, value in log.dev]
         self.rsum_rises = len(rsums) > 1 and rsums[-1] > max(1.5 * rsums[0], rsums[0] + GAIN)
-        self.finds = rsums[-1] if rsums and rsums[-1] >= FOUND else None
         self.floor = self._floor([way.value for way in given if way is not None])
-        # Evidence that it learns: a high RSUM, positives that win, or if that was not logged, an RSUM that rises or a
-        # loss below its plateau.
+        # Evidence that it learns: positives that win, or if that was not logged, RSUM or a loss below its
+        # plateau.
         by_loss = self.rsum_rises or self.last < BELOW * self.floor
-        self.wins = self.ahead is not None and self.ahead > epsilon
-        self.has_learnt = self.wins or self.finds is not None or (self.ahead is None and by_loss)
+        self.has_learnt = by_loss if self.ahead is None else self.ahead > epsilon
 
     def _floor(self, values: list[float]) -> float:
         """The lowest plateau that the loss may have fallen to; if none is known, the lowest possible one."""

@@ -76,7 +76,7 @@ def test_vision_models_of_timm(tmp_path, library):
         assert torch.equal(load_model(tmp_path / name).embed_images(regions), model.embed_images(regions))
     with pytest.raises(NotFound):
         make(vision={"library": "timm", "model": "hf-hub:someone/model"})
-    with pytest.raises(SelhnError, match="of 32 pixels"):
+    with pytest.raises(SelhnError, match="cannot take 32 pixels"):
         make(vision={"library": "timm", "model": "crossvit_tiny_240"})
 
 

@@ -111,3 +111,14 @@ def test_an_index_answers_the_same(monkeypatch):
             torch.tensor([score for _, score in own]), torch.tensor([h.score for h in expected])
         )
     assert len(used) == len(asked)
+
+
+def test_a_search_draws_no_random_numbers_and_a_small_one_reads_no_lengths():
+    vectors, query = drawn(0, 0.0)
+    rough_products._sums_in_float32.cache_clear()
+    before = torch.get_rng_state()
+    assert rows_to_score(query, halves(vectors, 700), [None, None], 10) is not None
+    assert torch.equal(torch.get_rng_state(), before)
+    small = [Vectors.of(vectors[:99], "float16")]
+    assert rows_to_score(query, small, [None], 10) is None
+    assert "longest" not in vars(small[0])

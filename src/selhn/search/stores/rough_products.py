@@ -30,6 +30,8 @@ def rows_to_score(
     """Rows, numbered through all vectors, that hold the k best of one query; None if it is quicker to score all."""
     if any(own.rows.dtype != torch.float16 or own.rows.device.type != "cpu" for own in vectors):
         return None
+    if k > MOST_AGAIN * sum(map(len, vectors)):  # before all rows are read for their lengths
+        return None
     length, most = float(query.norm()), max((own.longest for own in vectors), default=0.0)
     if length == 0 or not 0 < most < LONGEST or not _sums_in_float32(query.shape[1]):
         return None
@@ -47,8 +49,6 @@ def rows_to_score(
 @lru_cache(maxsize=8)
 def _sums_in_float32(width: int) -> bool:
     """Whether this processor adds float16 products up in float32: sums of positive numbers show it."""
-    query, rows = (
-        normalize(torch.rand(1, width), dim=1).half(),
-        normalize(torch.rand(64, width), dim=1).half(),
-    )
+    drawn = torch.rand(65, width, generator=torch.Generator().manual_seed(0))  # the caller's generator stays
+    query, rows = normalize(drawn, dim=1).half().split([1, 64])
     return bool((linear(query, rows).float() - query.float() @ rows.float().T).abs().max() < ERROR / 2)

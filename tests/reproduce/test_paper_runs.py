@@ -152,3 +152,17 @@ def test_mistakes(tmp_path, monkeypatch):
         PaperRuns(tmp_path, seeds=(1, 1))
     with pytest.raises(ValueError, match="unknown recipe"):
         small_runs(tmp_path).train([Wanted("x", "nonsense")])
+
+
+def test_a_run_that_another_starts_from_comes_first(tmp_path):
+    first = recipe("camp_stage1_bce_max")
+    second = Wanted("camp_bce_max", "camp_bce_max", start=first)
+    assert RUNS["CAMP", ""] == (second,)
+    runs = small_runs(tmp_path)
+    runs.train([second, first])
+    assert runs.config(second, 0).start == str(runs.folder(first, 0))
+    assert runs.done(first)
+    assert runs.done(second)
+    runs.out.rename(tmp_path.with_name("moved"))
+    moved = small_runs(tmp_path.with_name("moved"))
+    assert is_done(moved.folder(second, 0), moved.config(second, 0))

@@ -184,3 +184,27 @@ def test_a_run_of_the_version_before_is_continued(tmp_path, name):
         assert read_config(run).model == "scan_t2i_avg", "what it is made of is written now"
     (_, metrics), *_ = measure_runs([run], data=None, split="test")
     assert metrics == evaluate(load_model(run), data.test)
+
+
+def test_a_run_starts_from_another(tmp_path, capsys):
+    """What both models have is copied, by name and shape; the vocabulary comes along."""
+    settings = [*TINY, "model.word_dim=8", "lr=1e-9", "weight_decay=0"]
+    run_config(
+        override(RunConfig(model="camp_stage1", loss="bce_max"), settings), tmp_path / "first", quiet=True
+    )
+    config = override(
+        RunConfig(model="camp", loss="bce_max"), [*settings, f"start={tmp_path / 'first'}", "data.seed=5"]
+    )
+    run_config(config, tmp_path / "second")
+    said = capsys.readouterr().out
+    assert said.startswith(f"started from {tmp_path / 'first'}; new: head.to_regions.fuse, ")
+    assert "head.to_regions.query" not in said
+    first, second = load_model(tmp_path / "first"), load_model(tmp_path / "second")
+    assert second.tokenizer.words == first.tokenizer.words
+    for name, weight in first.state_dict().items():
+        torch.testing.assert_close(second.state_dict()[name], weight, rtol=0, atol=1e-5)
+    assert read_config(tmp_path / "second") == config
+    shutil.rmtree(tmp_path / "first")
+    resume_run(tmp_path / "second", ["epochs=2"], quiet=True)  # it has its own weights
+    with pytest.raises(SelhnError, match="no weights in common"):
+        run_config(override(RunConfig(), [*TINY, "model.dim=8", f"start={tmp_path / 'second'}"]), quiet=True)

@@ -83,8 +83,11 @@ class PaperRuns:
             settings.insert(0, f"model.num_regions={self.data.train.features.num_regions}")
         if self.small and "bert" in _settings_of(config.model) and "bert" not in config.model_settings:
             settings.insert(0, f"model.bert={self.out / 'tiny_bert'}")
+        start = "" if wanted.start is None else str(self.folder(wanted.start, seed))
         return replace(
-            override(config, [*settings, f"seed={seed + wanted.further_seed}"]), data=self.data_name
+            override(config, [*settings, f"seed={seed + wanted.further_seed}"]),
+            data=self.data_name,
+            start=start,
         )
 
     def folder(self, wanted: Wanted, seed: int) -> Path:
@@ -92,7 +95,12 @@ class PaperRuns:
         return self.out / "runs" / wanted.name / f"seed{seed}"
 
     def train(self, wanted: Sequence[Wanted], jobs: int = 1) -> None:
-        """Train what is missing and resume what was stopped; `jobs` runs at a time, each in its own process."""
+        """Train what is missing and resume what was stopped; `jobs` runs at a time, each in its own process.
+
+        Runs that others start from come first.
+        """
+        if starts := [one.start for one in wanted if one.start is not None]:
+            self.train(starts, jobs)
         data = self.data  # read first, so that missing data is reported before anything else
         quiet, start = self.small or jobs > 1, time.monotonic()
         every = {
@@ -217,6 +225,7 @@ def is_done(path: Path, config: RunConfig) -> bool:
 
 def _flat(config: RunConfig) -> dict[str, Any]:
     plain = config.to_dict()
+    plain.pop("start")  # a path: it differs once the folder has been moved
     free = {*FREE_TO_CHANGE} - {"epochs"}
     for owner in ("model", "loss", "data"):
         plain |= {f"{owner}.{key}": value for key, value in plain.pop(f"{owner}_settings").items()}

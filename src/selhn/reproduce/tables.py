@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PAPER = Path(__file__).parent / "paper"
@@ -70,6 +70,8 @@ class Wanted:
     settings: tuple[str, ...] = ()
     further_seed: int = 0
     """Added to the seeds, for a second run of the same settings."""
+    start: "Wanted | None" = None
+    """The run whose weights this one starts from."""
 
 
 def recipe(name: str) -> Wanted:
@@ -121,7 +123,7 @@ RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
     ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr", "loss.reduction=sum")),),
     ("VSE-infinity", "T-HN"): (VSE_INFTY,),
     ("VSRN", ""): (recipe("vsrn_hn"), Wanted("vsrn_hn_again", "vsrn_hn", further_seed=100)),
-    ("CAMP", ""): (recipe("camp_bce_max"),),
+    ("CAMP", ""): (replace(recipe("camp_bce_max"), start=recipe("camp_stage1_bce_max")),),
     ("GSMN", ""): (recipe("gsmn_dense_hn"), Wanted("gsmn_sparse_hn", "gsmn_sparse_hn", further_seed=100)),
     ("NAAF", ""): (recipe("naaf_hn"), Wanted("naaf_hn_apart", "naaf_hn", ("model.intra_lambda=null",))),
 }

@@ -19,6 +19,7 @@ from selhn.models import MODELS, AbstractMatcher
 from selhn.runs import OWN
 
 NAMED = ("model", "loss", "data")
+TEXTS = (*NAMED, "start")
 OLD_SPELLINGS = {"features": "feature_precision", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 OLD_SPELLINGS |= {repr(old): repr(new) for old, new in OLD_SPELLINGS.items()}
 """Names that earlier versions wrote into the files of a run, plain and quoted."""
@@ -97,6 +98,8 @@ class RunConfig:
     loss_settings: Mapping[str, Any] = field(default_factory=dict)
     data_settings: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
+    start: str = ""
+    """A run or a saved model to start from: weights that both models have are copied; empty for none."""
 
     @property
     def own(self) -> list[str]:
@@ -113,7 +116,7 @@ class RunConfig:
         """The inverse of `to_dict`; unknown keys are errors."""
         values = dict(values)
         _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
-        for name in NAMED:
+        for name in TEXTS:
             if not isinstance(values.get(name, ""), str):
                 raise SelhnError(f"{name} must be a name or a path, got {values[name]!r}")
         for name in ("model_settings", "loss_settings", "data_settings", "train"):
@@ -154,7 +157,7 @@ def describe_objects(
 def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     """The configuration with `key=value` settings applied.
 
-    `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`,
+    `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `start=` a run; `model.dim=512`,
     `loss.epsilon=0.02`, `data.images=2000` for the settings of each. A changed model or loss keeps those
     settings of the configuration that it has too.
     """
@@ -167,7 +170,7 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
         if dot and owner in NAMED and name:
             slot = f"{owner}_settings"
             changed = {slot: {**getattr(config, slot), name: value}}
-        elif key not in NAMED:
+        elif key not in TEXTS:
             changed = {"train": with_values(config.train, {key.removeprefix("train."): value})}
         elif (makes := _makes(key, value)) is not None:
             kept = {name: of for name, of in getattr(config, f"{key}_settings").items() if name in makes}
@@ -190,7 +193,7 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
         key, separator, text = setting.partition("=")
         if not separator or not key:
             raise SelhnError(f"{setting!r} is not a setting: write key=value, for example epochs=3")
-        if key in NAMED:  # names and paths, which may look like numbers or hold a #
+        if key in TEXTS:  # names and paths, which may look like numbers or hold a #
             values[key] = text
             continue
         try:
@@ -203,7 +206,7 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
 def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
     """A `TrainConfig` with some fields replaced, their types checked."""
     kinds = get_type_hints(TrainConfig)
-    _refuse_unknown(values, [*kinds, "model", "loss", "data", "model.…", "loss.…", "data.…"])
+    _refuse_unknown(values, [*kinds, *TEXTS, "model.…", "loss.…", "data.…"])
     return dataclasses.replace(
         config, **{name: _fit(name, value, kinds[name]) for name, value in values.items()}
     )

@@ -43,7 +43,14 @@ def run_config(
     loss = make_loss(config)
     require_shareable(protocol_of(type(loss), config.train.distil), loss, config.train, launched())
     data = load_data(find_data(config.data), **config.data_settings)
-    model = make_model(config, data, folder.tokenizer() if resume else None)
+    if resume or not config.start:
+        model = make_model(config, data, folder.tokenizer() if resume else None)
+    else:
+        start = load_model(config.start)
+        model = make_model(config, data, start.tokenizer)
+        kept = copy_weights(start, model, config.start)
+        if not quiet:
+            print(f"{label}started from {config.start}{f'; new: {kept}' if kept else ''}", flush=True)
     return train_in(folder, model, data, loss, config, resume=resume, quiet=quiet, label=label, track=track)
 
 
@@ -103,6 +110,25 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
         if "concept_graph" in inspect.signature(MODELS[config.model].build).parameters:
             settings["concept_graph"] = settings.get("concept_graph") or graph_of(data)
     return create_model(config.model, **settings)
+
+
+def copy_weights(start: AbstractMatcher, model: AbstractMatcher, named: str) -> str:
+    """Copy the weights that both models have, by name and shape; returns the parts of which none was copied."""
+    given = start.state_dict()
+    shared = {
+        name: given[name]
+        for name, weight in model.state_dict().items()
+        if name in given and given[name].shape == weight.shape
+    }
+    parts = {name: ".".join(name.split(".")[:3]) for name, _ in model.named_parameters()}
+    copied = {parts[name] for name in shared if name in parts}
+    if not copied:
+        raise SelhnError(
+            f"start={named}: its model ({start.name}) and the new one ({model.name}) have no weights in common: "
+            "start from the same kind of model with the same sizes"
+        )
+    model.load_state_dict(shared, strict=False)
+    return ", ".join(dict.fromkeys(part for part in parts.values() if part not in copied))
 
 
 def run_seeds(config: RunConfig, seeds: Sequence[int], out: Path, track: Any = None) -> str:

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from selhn.reproduce.comparison import needed_runs
-from selhn.reproduce.tables import DATA_TITLES, PAPER, RUNS, TABLES, paper_rows
+from selhn.reproduce.tables import CAMP, DATA_TITLES, PAPER, RUNS, TABLES, paper_rows
 from selhn.training import RECIPES, get_recipe, override
 from selhn.training.recipes import SYSTEMS
 
@@ -58,7 +58,7 @@ def test_the_mislabelled_table_is_marked():
 def test_the_recipes_quote_the_same_numbers():
     flickr = {RUNS[(row.method, row.loss)][0].recipe: row.rsum for row in ROWS
               if row.data == "f30k" and len(RUNS.get((row.method, row.loss), ())) == 1 and row.rsum
-              and not RUNS[(row.method, row.loss)][0].settings}  # fmt: skip
+              and (RUNS[(row.method, row.loss)] == (CAMP,) or not RUNS[(row.method, row.loss)][0].settings)}  # fmt: skip
     for name, (model, loss) in RECIPES.items():
         said = re.match(r"[\d.]+", SYSTEMS[model].rsum[loss])
         assert (float(said.group()) if said else None) == flickr.get(name), name

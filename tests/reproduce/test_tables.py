@@ -56,9 +56,13 @@ def test_the_mislabelled_table_is_marked():
 
 
 def test_the_recipes_quote_the_same_numbers():
-    flickr = {RUNS[(row.method, row.loss)][0].recipe: row.rsum for row in ROWS
-              if row.data == "f30k" and len(RUNS.get((row.method, row.loss), ())) == 1 and row.rsum
-              and (RUNS[(row.method, row.loss)] == (CAMP,) or not RUNS[(row.method, row.loss)][0].settings)}  # fmt: skip
+    as_they_are = {
+        row: RUNS[row.method, row.loss][0]
+        for row in ROWS
+        if len(runs := RUNS.get((row.method, row.loss), ())) == 1
+        and (runs == (CAMP,) or not runs[0].settings)
+    }
+    flickr = {run.recipe: row.rsum for row, run in as_they_are.items() if row.data == "f30k" and row.rsum}
     for name, (model, loss) in RECIPES.items():
         said = re.match(r"[\d.]+", SYSTEMS[model].rsum[loss])
         assert (float(said.group()) if said else None) == flickr.get(name), name

@@ -397,3 +397,20 @@ def test_a_loss_that_hovers_about_its_plateau_has_not_learnt():
     verdict = judge(from_rows(rows), list(plateaus(batch=64)))
     assert verdict.kind in ("diverging", "stalled")
     assert min(row["loss"] for row in rows) < 128 * math.log(64)
+
+
+@pytest.mark.parametrize(
+    ("images", "rsum", "kind"),
+    [(1000, 200, "unclear"), (1000, 420, "healthy"), (6, 420, "unclear"), (None, 420, "unclear")],
+)
+def test_a_high_rsum_is_proof_where_positives_do_not_win_yet(images, rsum, kind):
+    """As with word dropout in training, or a loss that weighs all negatives; six images reach 350 by chance."""
+    rows = [
+        {"step": step, "loss": 0.45 - 0.0008 * step, "delta_s": 0.1, "spread": 0.1, "s_p": 0.5, "s_n": 0.502}
+        for step in range(1, 235)
+    ]
+    queries = {"i2t": {"num_queries": images}, "t2i": {"num_queries": 5 * images}} if images else {}
+    measured = [{"step": 234, "dev": {"rsum": share * rsum, **queries}} for share in (0.9, 1.0)]
+    verdict = judge(from_rows([*rows, *measured]), MARGIN)
+    assert verdict.kind == kind
+    assert kind == "unclear" or "RSUM on dev is 420" in verdict.why

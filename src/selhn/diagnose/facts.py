@@ -24,6 +24,8 @@ BELOW = 0.75
 """Below this share of its plateau a run has learnt: equal scores alone explain any loss above it."""
 GAIN = 100.0
 """A gain in dev RSUM that is more than chance, if RSUM also grew by half."""
+ENOUGH_IMAGES = 50
+"""With fewer dev images, RSUM may be high by chance."""
 LONG = 3 * PATIENCE
 """Steps after which positives and negatives should be separated, or twice the patience if that is more."""
 
@@ -92,11 +94,13 @@ class Facts:
         # Whether dev RSUM shows that it learns, whatever the loss does.
         rsums = [value for _, value in log.dev]
         self.rsum_rises = len(rsums) > 1 and rsums[-1] > max(1.5 * rsums[0], rsums[0] + GAIN)
+        self.finds = rsums[-1] if rsums and rsums[-1] >= _half_way(log) else None
         self.floor = self._floor([way.value for way in given if way is not None])
-        # Evidence that it learns: positives that win, or if that was not logged, RSUM or a loss below its
-        # plateau.
+        # Evidence that it learns: a high RSUM, positives that win, or if that was not logged, an RSUM that
+        # rises or a loss below its plateau.
         by_loss = self.rsum_rises or self.last < BELOW * self.floor
-        self.has_learnt = by_loss if self.ahead is None else self.ahead > epsilon
+        self.wins = self.ahead is not None and self.ahead > epsilon
+        self.has_learnt = self.wins or self.finds is not None or (self.ahead is None and by_loss)
 
     def _floor(self, values: list[float]) -> float:
         """The lowest plateau that the loss may have fallen to; if none is known, the lowest possible one."""
@@ -113,6 +117,16 @@ class Facts:
             side = "above" if self.ahead > 0 else "below"
             told.append(f"positives score {abs(self.ahead):.4f} {side} their hardest negatives")
         return (f"{self.log.loss_name} {self.last:.4f} at the end{where}", *told, *self.others)
+
+
+def _half_way(log: Log) -> float:
+    """The dev RSUM half way from chance to 600; infinite if the log does not say how many images and texts there are."""
+    counts = [log.evaluated.get(f"dev.{way}.num_queries") for way in ("i2t", "t2i")]
+    images, texts = (0.0 if column is None else float(column[-1]) for column in counts)
+    if not ENOUGH_IMAGES <= images <= texts < np.inf:
+        return np.inf
+    chance = sum(min(k / images, 1.0) + 1 - max(1 - k / texts, 0.0) ** (texts / images) for k in (1, 5, 10))
+    return 300 + 50 * chance
 
 
 def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> Still:

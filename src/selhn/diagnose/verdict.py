@@ -278,10 +278,11 @@ def _healthy(facts: Facts) -> Finding:
     if left is not None:
         start, end = log.when(left[0]), log.place(left[1])
         evidence.append(f"it sat on a plateau from {start} to {end:,}, and left it")
-    if facts.ahead is not None:
-        return Finding(
-            f"it learns: positives score {facts.ahead:.2g} above their hardest negatives", tuple(evidence)
-        )
+    if facts.wins:
+        words = f"it learns: positives score {facts.ahead:.2g} above their hardest negatives"
+        return Finding(words, tuple(evidence))
+    if facts.finds is not None:
+        return Finding(f"it learns: RSUM on dev is {facts.finds:.4g}, far above chance", tuple(evidence))
     if facts.rsum_rises:
         return Finding("it learns: RSUM on dev rises", tuple(evidence))
     return Finding("it learns: the loss fell below what equal scores can reach", tuple(evidence))

@@ -120,7 +120,7 @@ class Facts:
 
 
 def _half_way(log: Log) -> float:
-    """The dev RSUM half way from chance to 600; infinite if the log does not say how many images and texts there are."""
+    """The dev RSUM half way from chance to 600; infinite if the log does not say how many there are."""
     counts = [log.evaluated.get(f"dev.{way}.num_queries") for way in ("i2t", "t2i")]
     images, texts = (0.0 if column is None else float(column[-1]) for column in counts)
     if not ENOUGH_IMAGES <= images <= texts < np.inf:

@@ -18,6 +18,7 @@ from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
 from selhn.data.steps import Pairs, Step, prefetched, seed_for
+from selhn.kernels import side_by_side
 from selhn.text import Tokenizer
 
 # Keeps the random streams of order and augmentation independent.
@@ -219,23 +220,30 @@ class Batches:
 
     def assemble_seeded(self, pairs: Pairs, num_tokens: int) -> Batch:
         """`assemble` with the random numbers of the current state of `generator`."""
-        regions, region_mask = pairs.regions, pairs.region_mask
-        if regions is None or region_mask is None:
-            found = self.split.features.gather(pairs.images, dtype=None)
-            regions, region_mask = (tensor.to(self.device) for tensor in found)
-        tokens, token_mask = self.texts.take(pairs.texts, num_tokens)
         change = self.augmentation
-        if change is not None and change.drop_regions:
-            region_mask = drop_regions(region_mask, change.drop_regions, self.generator, self.part)
-        if change is not None and change.corrupt_words:
-            how = change.corrupt_words, self.generator, self.part
-            tokens, token_mask = corrupt_words(tokens, token_mask, self.tokenizer, *how)
-            tokens = tokens.to(torch.int32)
+
+        def images() -> Regions:
+            regions, mask = pairs.regions, pairs.region_mask
+            if regions is None or mask is None:
+                found = self.split.features.gather(pairs.images, dtype=None)
+                regions, mask = (tensor.to(self.device) for tensor in found)
+            if change is not None and change.drop_regions:
+                mask = drop_regions(mask, change.drop_regions, self.generator, self.part)
+            return regions.to(self.dtype), mask
+
+        def texts() -> tuple[Tensor, Tensor]:
+            tokens, mask = self.texts.take(pairs.texts, num_tokens)
+            if change is not None and change.corrupt_words:
+                how = change.corrupt_words, self.generator, self.part
+                tokens, mask = corrupt_words(tokens, mask, self.tokenizer, *how)
+            return tokens.to(torch.int32), mask
+
+        (regions, region_mask), (tokens, token_mask) = side_by_side(images, texts)
         rows = {"images": pairs.images, "texts": pairs.texts}
         side = {
             name: tensor.index_select(0, rows[SIDE_INPUTS[name].of]) for name, tensor in self.side.items()
         }
-        return Batch(regions.to(self.dtype), region_mask, tokens, token_mask, pairs.images, side)
+        return Batch(regions, region_mask, tokens, token_mask, pairs.images, side)
 
 
 def image_blocks(

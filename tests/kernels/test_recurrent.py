@@ -1,8 +1,10 @@
+import copy
+
 import pytest
 import torch
-from torch import nn
 
-from selhn.kernels import can_scan, gru_scan
+from selhn.kernels import can_scan
+from selhn.layers import BiGRU
 
 
 def test_it_is_for_half_precision_on_a_gpu():
@@ -10,34 +12,32 @@ def test_it_is_for_half_precision_on_a_gpu():
         assert not can_scan(torch.zeros(2, 3))
 
 
-def run(scan, sequences, grus, grad):
+def run(bigru, sequences, mask, grad):
     leaf = sequences.detach().clone().requires_grad_()
-    for gru in grus:
-        gru.zero_grad()
-    states = scan(leaf, grus)
+    bigru.zero_grad()
+    states = bigru(leaf, mask)
     states.backward(grad.to(states.dtype))
-    return [states.detach(), leaf.grad, *(p.grad.clone() for gru in grus for p in gru.parameters())]
-
-
-def one_after_the_other(sequences, grus):
-    return torch.stack([gru(own)[0] for gru, own in zip(grus, sequences)])
+    return [states.detach(), leaf.grad, *(p.grad.clone() for p in bigru.parameters())]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("steps", "batch", "width", "hidden"), [(23, 128, 300, 1024), (1, 3, 7, 16), (5, 9, 32, 600)]
+    ("steps", "batch", "width", "hidden"),
+    [(23, 128, 300, 1024), (1, 3, 7, 16), (5, 9, 32, 600), (6, 70, 8, 40)],
 )
-def test_it_is_a_gru(steps, batch, width, hidden):
+def test_it_is_a_bidirectional_gru(steps, batch, width, hidden):
     torch.manual_seed(steps)
-    grus = tuple(nn.GRU(width, hidden).cuda() for _ in range(2))
-    sequences, grad = torch.randn(2, steps, batch, width).cuda(), torch.randn(2, steps, batch, hidden).cuda()
-    exact = tuple(nn.GRU(width, hidden).cuda().double() for _ in range(2))
-    for gru, twin in zip(grus, exact):
-        twin.load_state_dict(gru.state_dict())
-    expected = run(one_after_the_other, sequences.double(), exact, grad.double())
+    bigru = BiGRU(width, hidden).cuda()
+    sequences, grad = torch.randn(batch, steps, width).cuda(), torch.randn(batch, steps, hidden).cuda()
+    lengths = torch.randint(0, steps + 1, (batch,), device="cuda")
+    lengths[0] = steps
+    mask = torch.arange(steps, device="cuda") < lengths[:, None]
+    expected = run(copy.deepcopy(bigru).double(), sequences.double(), mask, grad.double())
     with torch.autocast("cuda", torch.bfloat16):
         assert can_scan(sequences)
-        actual = run(gru_scan, sequences, grus, grad)
+        actual = run(bigru, sequences, mask, grad)
+    assert not actual[0][~mask].any()
+    assert not actual[1][~mask].any()
     for want, got in zip(expected, actual):
         assert ((got.double() - want).norm() / want.norm().clamp(min=1e-12)).item() < 1e-2
 
@@ -45,10 +45,10 @@ def test_it_is_a_gru(steps, batch, width, hidden):
 @pytest.mark.gpu
 def test_small_gradients_do_not_vanish():
     torch.manual_seed(0)
-    grus = (nn.GRU(16, 32).cuda(),)
-    sequences = torch.randn(1, 4, 8, 16).cuda()
+    bigru, mask = BiGRU(16, 32).cuda(), torch.ones(8, 4, dtype=torch.bool).cuda()
+    sequences = torch.randn(8, 4, 16).cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        large = run(gru_scan, sequences, grus, torch.ones(1, 4, 8, 32).cuda())
-        small = run(gru_scan, sequences, grus, torch.full((1, 4, 8, 32), 2.0**-40).cuda())
+        large = run(bigru, sequences, mask, torch.ones(8, 4, 32).cuda())
+        small = run(bigru, sequences, mask, torch.full((8, 4, 32), 2.0**-40).cuda())
     for big, little in zip(large[1:], small[1:]):
         assert torch.allclose(big, little * 2.0**40, rtol=1e-2, atol=1e-3)

@@ -18,6 +18,7 @@ from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
 from selhn.data.steps import Pairs, Step, prefetched, seed_for
+from selhn.kernels import WordChanges, change_words, side_by_side
 from selhn.text import Tokenizer
 
 # Keeps the random streams of order and augmentation independent.
@@ -99,23 +100,13 @@ def corrupt_words(
         raise SelhnError(
             "this vocabulary has no <mask>: read it with Vocabulary.from_json(path, add_mask=True)"
         )
-    kinds = tokenizer.kinds.on(tokens.device)
-    position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    first_piece = position.masked_fill(kinds.inner[tokens], 0).cummax(1).values
-    part, width, how = (
-        Part.of(tokens, part),
-        tokens.shape[1],
-        {"generator": generator, "device": tokens.device},
-    )
-    fate = part.draw(torch.rand, width, **how).gather(1, first_piece)
-    fate = fate.masked_fill(kinds.special[tokens] | ~mask, 1.0)
-    chosen = part.draw(lambda shape, **how: torch.randint(len(kinds.ordinary), shape, **how), width, **how)
-    changed = torch.where(fate < 0.6 * share, kinds.ordinary[chosen], tokens)
-    changed = changed.masked_fill(fate < 0.5 * share, tokenizer.mask_id)
-    kept = mask & ~((fate >= 0.6 * share) & (fate < share))
-    order = kept.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
-    kept = kept.gather(1, order)
-    return changed.gather(1, order).masked_fill(~kept, tokenizer.pad_id), kept
+    kinds, size = tokenizer.kinds.on(tokens.device), tokens.shape[1]
+    part, how = Part.of(tokens, part), {"generator": generator, "device": tokens.device}
+    draws = part.draw(torch.rand, size, **how)
+    chosen = part.draw(lambda shape, **how: torch.randint(len(kinds.ordinary), shape, **how), size, **how)
+    ids = kinds.special, kinds.inner, kinds.ordinary, tokenizer.mask_id, tokenizer.pad_id
+    changes = WordChanges(*ids, masked=0.5 * share, replaced=0.6 * share, deleted=share)
+    return change_words(tokens, mask, draws, chosen, changes)
 
 
 class Batches:
@@ -219,23 +210,30 @@ class Batches:
 
     def assemble_seeded(self, pairs: Pairs, num_tokens: int) -> Batch:
         """`assemble` with the random numbers of the current state of `generator`."""
-        regions, region_mask = pairs.regions, pairs.region_mask
-        if regions is None or region_mask is None:
-            found = self.split.features.gather(pairs.images, dtype=None)
-            regions, region_mask = (tensor.to(self.device) for tensor in found)
-        tokens, token_mask = self.texts.take(pairs.texts, num_tokens)
         change = self.augmentation
-        if change is not None and change.drop_regions:
-            region_mask = drop_regions(region_mask, change.drop_regions, self.generator, self.part)
-        if change is not None and change.corrupt_words:
-            how = change.corrupt_words, self.generator, self.part
-            tokens, token_mask = corrupt_words(tokens, token_mask, self.tokenizer, *how)
-            tokens = tokens.to(torch.int32)
+
+        def images() -> Regions:
+            regions, mask = pairs.regions, pairs.region_mask
+            if regions is None or mask is None:
+                found = self.split.features.gather(pairs.images, dtype=None)
+                regions, mask = (tensor.to(self.device) for tensor in found)
+            if change is not None and change.drop_regions:
+                mask = drop_regions(mask, change.drop_regions, self.generator, self.part)
+            return regions.to(self.dtype), mask
+
+        def texts() -> tuple[Tensor, Tensor]:
+            tokens, mask = self.texts.take(pairs.texts, num_tokens)
+            if change is not None and change.corrupt_words:
+                how = change.corrupt_words, self.generator, self.part
+                tokens, mask = corrupt_words(tokens, mask, self.tokenizer, *how)
+            return tokens, mask
+
+        (regions, region_mask), (tokens, token_mask) = side_by_side(images, texts)
         rows = {"images": pairs.images, "texts": pairs.texts}
         side = {
             name: tensor.index_select(0, rows[SIDE_INPUTS[name].of]) for name, tensor in self.side.items()
         }
-        return Batch(regions.to(self.dtype), region_mask, tokens, token_mask, pairs.images, side)
+        return Batch(regions, region_mask, tokens, token_mask, pairs.images, side)
 
 
 def image_blocks(

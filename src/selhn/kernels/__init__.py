@@ -1,4 +1,4 @@
-"""Time-critical code: scores, statistics, pooling, memory, GRUs, transformers; torch, and Triton on a GPU."""
+"""Time-critical code: scores, statistics, pooling, memory, GRUs, transformers, words; torch, and Triton on a GPU."""
 
 from selhn.kernels.block_cosines import attended_blocks, can_attend_in_blocks
 from selhn.kernels.cross_scores import AttentionSettings, attention_scores, can_attend
@@ -18,10 +18,11 @@ from selhn.kernels.statistics import (
 )
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
+from selhn.kernels.words import WordChanges, change_words
 
 __all__ = ["MAXIMA", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms"]
 __all__ += ["dense_statistics", "AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights"]
 __all__ += ["attended_blocks", "attended_nodes", "attention_scores", "can_attend", "can_attend_in_blocks"]
 __all__ += ["can_scan", "compared_nodes", "gru_scan", "half_precision", "in_half_precision"]
 __all__ += ["memory_precision", "memory_products", "node_precision", "pool_sorted", "remembered"]
-__all__ += ["side_by_side", "tiled_statistics", "transformer_layers"]
+__all__ += ["side_by_side", "tiled_statistics", "transformer_layers", "WordChanges", "change_words"]

@@ -77,6 +77,28 @@ def side_by_side(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> 
     return results[0], results[1]
 
 
+class Aside:
+    """Work that nothing here waits for before `join`: in a step that is being recorded, a branch of its own."""
+
+    def __init__(self) -> None:
+        recorded = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        self._here = torch.cuda.current_stream() if recorded else None
+        self._there = own_stream(self._here.device, (*_own.path, 2)) if self._here else None
+
+    def __call__(self, compute: Callable[[], FirstT]) -> FirstT:
+        """Its result, which may be read after `join`; what it reads must exist already, and until then."""
+        if self._here is None or self._there is None:
+            return compute()
+        self._there.wait_stream(self._here)
+        with torch.cuda.stream(self._there):
+            return compute()
+
+    def join(self) -> None:
+        """From here on, the results may be read."""
+        if self._here is not None and self._there is not None:
+            self._here.wait_stream(self._there)
+
+
 class _Own(threading.local):
     """The streams of a thread, by device and place among branches of branches; () is where they start."""
 

@@ -10,17 +10,38 @@ from torch.autograd.function import once_differentiable
 
 NOWHERE = 255
 """The place of a masked member."""
-LOWEST = tl.constexpr(-(2**31))
 
 
 @triton.jit
-def _key(value):
-    """Whole numbers in the order of the values: cheaper to compare, and a tie is broken by adding one."""
-    bits = value.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+def _key(value, place):
+    """Numbers in the order of the values, and among equal values in that of their places in the set.
+
+    With 16 bits per value they are whole numbers that a float32 holds exactly, otherwise 64 bits wide.
+    """
+    if value.dtype.primitive_bitwidth == 16:
+        bits = value.to(tl.int16, bitcast=True).to(tl.int32)
+        key = ((bits ^ ((bits >> 31) & 0x7FFF)) * 128 + (127 - place)).to(tl.float32)
+    else:
+        bits = value.to(tl.int32, bitcast=True)
+        key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) * 128 + (127 - place)
+    return key
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
+def _is_ahead(rival, key):
+    """1 where a rival has the larger key, else 0."""
+    if key.dtype == tl.float32:
+        # The difference of whole numbers, cut to [0, 1]: one instruction, at twice the rate of comparing.
+        ahead = tl.inline_asm_elementwise(
+            "sub.sat.f32 $0, $1, $2;", "=f,f,f", [rival, key], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        ahead = (rival > key).to(tl.float32)
+    return ahead
+
+
+# An unspecialised D also keeps a channel to a thread with all members, which then share a rival's key.
+@triton.jit(do_not_specialize=["M", "D"])
 def _pool(
     features, mask, weights, pooled, places, ordered, M, D,
     MEMBERS: tl.constexpr, CHANNELS: tl.constexpr, NOWHERE: tl.constexpr,
@@ -32,17 +53,14 @@ def _pool(
     inside = (member[:, None] < M) & (channel[None, :] < D)
     at = features + row * M * D + member[:, None] * D + channel[None, :]
     present = tl.load(mask + row * M + member, mask=member < M, other=0) != 0
-    value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    key = tl.where(present[:, None], _key(value), LOWEST)
-    place = tl.zeros([MEMBERS, CHANNELS], tl.int32)
+    value = tl.load(at, mask=inside, other=0.0)
+    key = _key(value, member[:, None])
+    place = tl.zeros([MEMBERS, CHANNELS], tl.float32)
     for other in range(0, M):
-        there = tl.load(mask + row * M + other) != 0
-        rival = tl.load(features + row * M * D + other * D + channel, mask=channel < D, other=0.0).to(
-            tl.float32
-        )
-        rival = tl.where(there, _key(rival), LOWEST)
-        # A rival is ahead if it is larger, or equal and earlier in the set.
-        place += (rival[None, :] + (other < member).to(tl.int32)[:, None] > key).to(tl.int32)
+        rival = _key(tl.load(features + (row * M + other) * D + channel, mask=channel < D, other=0.0), other)
+        if tl.load(mask + row * M + other) != 0:
+            place += _is_ahead(rival[None, :], key)
+    value, place = value.to(tl.float32), place.to(tl.int32)
     real = present[:, None] & inside
     weight = tl.load(weights + row * M + place, mask=real, other=0.0)
     tl.store(

@@ -1,18 +1,26 @@
-"""The Triton kernels of `recurrent`; imported only where they run."""
+"""The Triton kernels of `recurrent`; imported only where they run.
+
+A program has a direction, some sequences and some units. It multiplies the states of all units by its rows of
+U, so that a step is one launch: with a product and a kernel for the gates it would be two, and the time between
+launches is as long as the work. What a step hands to the next is stored in the order of steps; what belongs to
+the input or the output, at the position of the sequence.
+"""
 
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
 
 from selhn.kernels.gpu import wide_product
 
-BLOCK = 512
+ROWS, UNITS, DEPTH = 64, 32, 64
+"""Sequences and units of a program, and the states that it multiplies at a time."""
+PIPELINE = {"num_warps": 4, "num_stages": 5}
+# Compiling takes longer than many runs: one version must serve all steps and batches.
+ANY_SIZE = {"do_not_specialize": ["step", "steps", "batch", "summed"]}
 
 
 @triton.jit
@@ -25,138 +33,182 @@ def _tanh(x):
     return 2 / (1 + tl.exp(-2 * x)) - 1
 
 
-# Compiling takes longer than many runs: one version must serve all steps.
-@triton.jit(do_not_specialize=["step", "steps", "batch"])
+@triton.jit
+def _whereabouts(lengths, step, steps, batch, H: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr):
+    """Of a program: direction, sequences, units, which of both exist, and the positions read in this step."""
+    direction = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+    length = tl.load(lengths + row, row < batch, 0)
+    mirrored = length - 1 - step
+    position = tl.where((direction == 1) & (mirrored >= 0), mirrored, step)
+    inside = (row < batch)[:, None] & (unit < H)[None, :]
+    return direction, row, unit, inside, (row * steps + position).to(tl.int64), position < length
+
+
+@triton.jit(**ANY_SIZE)
 def _forward_step(
-    from_input, recalled, bias_n, state, states, gates, step, steps, batch, H: tl.constexpr, BLOCK: tl.constexpr,
+    from_input, u, c, lengths, state, states, gates, step, steps, batch, summed,
+    H: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Gates and new state of a block of units of one sequence."""
-    direction, row = tl.program_id(0), tl.program_id(1)
-    unit = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    inside = unit < H
-    place = (direction * steps + step) * batch + row
-    x = from_input + place * 3 * H + unit
-    x_r, x_z, x_n = (tl.load(x, inside).to(tl.float32), tl.load(x + H, inside).to(tl.float32),
-                     tl.load(x + 2 * H, inside).to(tl.float32))  # fmt: skip
-    own = state + (direction * batch + row) * H + unit
-    q = tl.load(bias_n + direction * H + unit, inside)
-    recalls = inside & (step > 0)  # before the first step the state is zero
-    h = tl.load(own, recalls, 0.0)
-    u = recalled + (direction * batch + row) * 3 * H + unit
-    x_r += tl.load(u, recalls, 0.0)
-    x_z += tl.load(u + H, recalls, 0.0)
-    q += tl.load(u + 2 * H, recalls, 0.0)
-    r, z = _sigmoid(x_r), _sigmoid(x_z)
-    n = _tanh(x_n + r * q)
+    """Gates and new states."""
+    direction, row, unit, inside, place, _ = _whereabouts(lengths, step, steps, batch, H, ROWS, UNITS)
+    x = from_input + ((place * 2 + direction) * 3 * H)[:, None] + unit[None, :]
+    x_r, x_z, x_n = tl.load(x, inside, 0.0), tl.load(x + H, inside, 0.0), tl.load(x + 2 * H, inside, 0.0)
+    own = (direction * batch + row)[:, None] * H + unit[None, :]
+    h = tl.load(state + own, inside & (step > 0), 0.0)
+    r = tl.zeros([ROWS, UNITS], tl.float32)
+    z = tl.zeros([ROWS, UNITS], tl.float32)
+    q = tl.zeros([ROWS, UNITS], tl.float32)
+    inner = tl.arange(0, DEPTH)
+    before = states + ((direction * steps + step - 1) * batch + row)[:, None] * H + inner[None, :]
+    weight = u + (direction * 3 * H + unit)[None, :] * H + inner[:, None]
+    for first in range(0, summed, DEPTH):
+        there = (first + inner < H) | (H % DEPTH == 0)
+        a = tl.load(before + first, (row < batch)[:, None] & there[None, :], 0.0)
+        known = (unit < H)[None, :] & there[:, None]
+        r = tl.dot(a, tl.load(weight + first, known, 0.0), r)
+        z = tl.dot(a, tl.load(weight + first + H * H, known, 0.0), z)
+        q = tl.dot(a, tl.load(weight + first + 2 * H * H, known, 0.0), q)
+    r, z = _sigmoid(r + x_r.to(tl.float32)), _sigmoid(z + x_z.to(tl.float32))
+    q += tl.load(c + (direction * 3 + 2) * H + unit, unit < H, 0.0)[None, :]
+    n = _tanh(x_n.to(tl.float32) + r * q)
     h = n + z * (h - n)
-    tl.store(own, h, inside)
-    tl.store(states + place * H + unit, h, inside)
-    saved = gates + ((direction * steps + step) * 4 * batch + row) * H + unit
-    tl.store(saved, r, inside)
-    tl.store(saved + batch * H, z, inside)
-    tl.store(saved + 2 * batch * H, n, inside)
-    tl.store(saved + 3 * batch * H, q, inside)
+    tl.store(state + own, h, inside)
+    saved = (direction * steps + step) * batch
+    tl.store(states + (saved + row)[:, None] * H + unit[None, :], h, inside)
+    at = gates + (4 * saved + row)[:, None] * H + unit[None, :]
+    tl.store(at, r, inside)
+    tl.store(at + batch * H, z, inside)
+    tl.store(at + 2 * batch * H, n, inside)
+    tl.store(at + 3 * batch * H, q, inside)
 
 
-@triton.jit(do_not_specialize=["step", "steps", "batch"])
+@triton.jit(**ANY_SIZE)
 def _backward_step(
-    grad, from_next, carried, gates, states, grad_input, grad_recalled, step, steps, batch, H: tl.constexpr,
-    BLOCK: tl.constexpr,
+    grad, u, lengths, carried, gates, states, grad_input, grad_recalled, step, steps, batch, summed,
+    H: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients before the functions of the gates, and what goes straight to the state of the step before."""
-    direction, row = tl.program_id(0), tl.program_id(1)
-    unit = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    inside = unit < H
-    place = (direction * steps + step) * batch + row
-    own = (direction * batch + row) * H + unit
-    pull = tl.load(grad + place * H + unit, inside).to(tl.float32)
-    carries = inside & (step < steps - 1)
-    pull += tl.load(carried + own, carries, 0.0) + tl.load(from_next + own, carries, 0.0)
-    saved = gates + ((direction * steps + step) * 4 * batch + row) * H + unit
-    r, z = tl.load(saved, inside).to(tl.float32), tl.load(saved + batch * H, inside).to(tl.float32)
-    n, q = (tl.load(saved + 2 * batch * H, inside).to(tl.float32),
-            tl.load(saved + 3 * batch * H, inside).to(tl.float32))  # fmt: skip
-    before = tl.load(states + (place - batch) * H + unit, inside & (step > 0), 0.0).to(tl.float32)
+    direction, row, unit, inside, place, real = _whereabouts(lengths, step, steps, batch, H, ROWS, UNITS)
+    saved = (direction * steps + step) * batch
+    at = gates + (4 * saved + row)[:, None] * H + unit[None, :]
+    r, z = tl.load(at, inside, 0.0), tl.load(at + batch * H, inside, 0.0)
+    n, q = tl.load(at + 2 * batch * H, inside, 0.0), tl.load(at + 3 * batch * H, inside, 0.0)
+    before = states + (saved - batch + row)[:, None] * H + unit[None, :]
+    before = tl.load(before, inside & (step > 0), 0.0).to(tl.float32)
+    own = (direction * batch + row)[:, None] * H + unit[None, :]
+    # The mean of both directions is half of each.
+    pull = tl.load(grad + place[:, None] * H + unit[None, :], inside & real[:, None], 0.0).to(tl.float32) / 2
+    pull += tl.load(carried + own, inside & (step < steps - 1), 0.0)
+    inner = tl.arange(0, DEPTH)
+    after = grad_recalled + (saved + batch + row)[:, None] * 3 * H + inner[None, :]
+    weight = u + (direction * 3 * H + inner)[:, None] * H + unit[None, :]
+    for first in range(0, summed, DEPTH):
+        there = (first + inner < 3 * H) | (3 * H % DEPTH == 0)
+        a = tl.load(after + first, (row < batch)[:, None] & there[None, :], 0.0)
+        pull = tl.dot(a, tl.load(weight + first * H, (unit < H)[None, :] & there[:, None], 0.0), pull)
+    r, z, n, q = r.to(tl.float32), z.to(tl.float32), n.to(tl.float32), q.to(tl.float32)
     d_n = pull * (1 - z) * (1 - n * n)
     d_z = pull * (before - n) * z * (1 - z)
     d_r = d_n * q * r * (1 - r)
     tl.store(carried + own, pull * z, inside)
-    for_input = grad_input + place * 3 * H + unit
-    tl.store(for_input, d_r, inside)
-    tl.store(for_input + H, d_z, inside)
-    tl.store(for_input + 2 * H, d_n, inside)
-    for_state = grad_recalled + place * 3 * H + unit
-    tl.store(for_state, d_r, inside)
-    tl.store(for_state + H, d_z, inside)
-    tl.store(for_state + 2 * H, d_n * r, inside)
+    at = grad_input + ((place * 2 + direction) * 3 * H)[:, None] + unit[None, :]
+    tl.store(at, d_r, inside)
+    tl.store(at + H, d_z, inside)
+    tl.store(at + 2 * H, d_n, inside)
+    at = grad_recalled + (saved + row)[:, None] * 3 * H + unit[None, :]
+    tl.store(at, d_r, inside)
+    tl.store(at + H, d_z, inside)
+    tl.store(at + 2 * H, d_n * r, inside)
+
+
+@triton.jit(do_not_specialize=["steps", "batch"])
+def _mean(states, lengths, mean, steps, batch, H: tl.constexpr, BLOCK: tl.constexpr):
+    """The mean of both directions at one position of one sequence."""
+    row, position = tl.program_id(0) // steps, tl.program_id(0) % steps
+    length = tl.load(lengths + row)
+    unit = tl.arange(0, BLOCK)
+    known = (unit < H) & (position < length)
+    ahead = tl.load(states + (position * batch + row).to(tl.int64) * H + unit, known, 0.0).to(tl.float32)
+    back = ((steps + length - 1 - position) * batch + row).to(tl.int64)
+    back = tl.load(states + back * H + unit, known, 0.0).to(tl.float32)
+    tl.store(mean + tl.program_id(0).to(tl.int64) * H + unit, (ahead + back) / 2, unit < H)
 
 
 class FusedScan(torch.autograd.Function):
-    """(sequences, W, U, b, c) -> states, where W is (D, 3h, e) and so on."""
+    """(sequences, lengths, W, U, b, c of each direction) -> the mean of the states."""
 
     @staticmethod
-    def forward(ctx: Any, sequences: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        directions, steps, batch, _ = sequences.shape
-        hidden = u.shape[2]
-        padded, w = _padded(sequences), _padded(w)
-        u = u.to(torch.bfloat16)
+    def forward(ctx: Any, sequences: Tensor, lengths: Tensor, *weights: Tensor) -> Tensor:
+        (batch, steps, width), hidden = sequences.shape, weights[2].shape[1]
+        half: dict[str, Any] = {"dtype": torch.bfloat16, "device": sequences.device}
+        lengths = lengths.to(torch.int32)
+        # An input that is always 1 has the biases as its weights: the products give their gradients too.
+        # More of them, with weight 0, up to a width that matrix units read at full speed.
+        padded = torch.ones(batch, steps, width + 1 + -(width + 1) % 8, **half)
+        padded[..., :width] = sequences
+        w, u = torch.zeros(2, 3 * hidden, padded.shape[2], **half), torch.empty(2, 3 * hidden, hidden, **half)
+        torch._foreach_copy_([*w[..., :width], *u], weights[:4])
+        b, c = torch.stack(weights[4:6]), torch.stack(weights[6:])
         # What is added before the sigmoids can be added to the input's part once for all steps.
-        bias = torch.cat([b[:, : 2 * hidden] + c[:, : 2 * hidden], b[:, 2 * hidden :]], dim=1)
-        from_input = torch.baddbmm(bias.to(torch.bfloat16)[:, None], padded.flatten(1, 2), w.mT)
-        from_input = from_input.unflatten(1, (steps, batch))
-        states = from_input.new_empty(directions, steps, batch, hidden)
-        gates = from_input.new_empty(directions, steps, 4, batch, hidden)
-        state = from_input.new_zeros(directions, batch, hidden, dtype=torch.float32)
-        bias_n = c[:, 2 * hidden :].float().contiguous()
-        grid = (directions, batch, triton.cdiv(hidden, BLOCK))
+        w[:, : 2 * hidden, width] = b[:, : 2 * hidden] + c[:, : 2 * hidden]
+        w[:, 2 * hidden :, width] = b[:, 2 * hidden :]
+        from_input = padded.flatten(0, 1) @ w.flatten(0, 1).T
+        states = torch.empty(2, steps, batch, hidden, **half)
+        gates = torch.empty(2, steps, 4, batch, hidden, **half)
+        state = torch.empty(2, batch, hidden, device=sequences.device)
+        sizes = (hidden, ROWS, UNITS, DEPTH)
         for step in range(steps):
-            recalled = (
-                wide_product(states[:, step - 1], u.mT) if step else state
-            )  # at the first it is not read
-            _forward_step[grid](
-                from_input, recalled, bias_n, state, states, gates, step, steps, batch, hidden, BLOCK
-            )
-        ctx.save_for_backward(padded, w, u, states, gates)
-        ctx.width = sequences.shape[3]
-        return states
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        padded, w, u, states, gates = ctx.saved_tensors
-        directions, steps, batch, hidden = states.shape
-        grad = grad.contiguous()
-        # Gradients before the sigmoids and the tanh: of the input's part, and of the state's.
-        grad_input, grad_recalled = (states.new_empty(directions, steps, batch, 3 * hidden) for _ in range(2))
-        carried = torch.zeros(directions, batch, hidden, device=grad.device)
-        from_next = carried  # at the last step it is not read
-        grid = (directions, batch, triton.cdiv(hidden, BLOCK))
-        for step in reversed(range(steps)):
-            _backward_step[grid](
-                grad,
-                from_next,
-                carried,
-                gates,
+            summed = hidden if step else 0  # before the first step the state is zero
+            _forward_step[_grid(batch, hidden)](
+                from_input,
+                u,
+                c,
+                lengths,
+                state,
                 states,
-                grad_input,
-                grad_recalled,
+                gates,
                 step,
                 steps,
                 batch,
-                hidden,
-                BLOCK,
+                summed,
+                *sizes,
+                **PIPELINE,
             )
-            if step:
-                from_next = wide_product(grad_recalled[:, step], u)
-        flat = grad_input.flatten(1, 2)
-        grad_sequences = torch.bmm(flat, w)[:, :, : ctx.width].unflatten(1, (steps, batch))
-        grad_w = wide_product(flat.mT, padded.flatten(1, 2))[:, :, : ctx.width]
+        mean = torch.empty(batch, steps, hidden, **half)
+        block = triton.next_power_of_2(hidden)
+        _mean[(batch * steps,)](states, lengths, mean, steps, batch, hidden, block)
+        ctx.save_for_backward(lengths, padded, w, u, states, gates)
+        ctx.width = width
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        lengths, padded, w, u, states, gates = ctx.saved_tensors
+        _, steps, batch, hidden = states.shape
+        grad = grad.contiguous()
+        # Gradients before the sigmoids and the tanh: of the input's part, and of the state's.
+        grad_input = states.new_empty(batch * steps, 6 * hidden)
+        grad_recalled = states.new_empty(2, steps, batch, 3 * hidden)
+        carried = torch.empty(2, batch, hidden, device=grad.device)
+        sizes = (hidden, ROWS, UNITS, DEPTH)
+        for step in reversed(range(steps)):
+            summed = 3 * hidden if step < steps - 1 else 0
+            _backward_step[_grid(batch, hidden)](
+                grad, u, lengths, carried, gates, states, grad_input, grad_recalled, step, steps, batch, summed,
+                *sizes, **PIPELINE,
+            )  # fmt: skip
+        rows = padded.flatten(0, 1)
+        grad_sequences = (grad_input @ w.flatten(0, 1))[:, : ctx.width].view(batch, steps, -1)
+        grad_w = wide_product(grad_input.T, rows).view(2, 3 * hidden, -1)
         grad_u = wide_product(grad_recalled[:, 1:].flatten(1, 2).mT, states[:, :-1].flatten(1, 2))
-        grad_b = flat.sum(dim=1, dtype=torch.float32)
+        grad_b = grad_w[..., ctx.width].contiguous()
         grad_c_n = grad_recalled[..., 2 * hidden :].sum(dim=(1, 2), dtype=torch.float32)
-        return grad_sequences, grad_w, grad_u, grad_b, torch.cat([grad_b[:, : 2 * hidden], grad_c_n], dim=1)
+        grad_c = torch.cat([grad_b[:, : 2 * hidden], grad_c_n], dim=1)
+        return grad_sequences, None, *grad_w[..., : ctx.width], *grad_u, *grad_b, *grad_c
 
 
-def _padded(matrix: Float[Tensor, "*K e"]) -> Float[Tensor, "*K f"]:
-    """In bfloat16, with zeros up to a width that matrix units read at full speed."""
-    return pad(matrix.to(torch.bfloat16), (0, -matrix.shape[-1] % 8))
+def _grid(batch: int, hidden: int) -> tuple[int, int, int]:
+    return triton.cdiv(hidden, UNITS), triton.cdiv(batch, ROWS), 2

@@ -275,13 +275,14 @@ def dense_statistics(
 
     `also` names maxima over the unchanged scores of all negatives, to be found in `raw`.
     """
-    labels, num_negatives = label_images(image_ids, scores.shape[-1], scores.device)
-    same_image = labels[:, None] == labels
+    batch = scores.shape[-1]
+    ids = torch.arange(batch, device=scores.device) if image_ids is None else image_ids
+    same_image = ids[:, None] == ids
     prepared = scores if terms.scale is None else scores * terms.scale
     prepared = prepared if terms.shift is None else prepared + terms.shift
     masked = same_image
     if not terms.mask_same_image:
-        masked = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        masked = torch.eye(batch, dtype=torch.bool, device=scores.device)
     negatives = prepared.masked_fill(masked, -torch.inf)
     if terms.added is not None:
         negatives = negatives + terms.added.to(negatives)
@@ -298,7 +299,7 @@ def dense_statistics(
         positives = prepared.masked_fill(~same_image, 0.0)
         sums = torch.stack([positives.sum(dim=-1), positives.sum(dim=-2)], dim=-2)
         values["positive_mean"] = sums / same_image.sum(dim=-1)
-    anchors = AnchorStatistics(positive.unsqueeze(-2), num_negatives, values)
+    anchors = AnchorStatistics(positive.unsqueeze(-2), (~same_image).sum(dim=-1), values)
     if not also:
         return anchors
     raw = anchors if shared else dense_statistics(scores.detach(), image_ids, also, Terms())

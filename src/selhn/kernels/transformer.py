@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from selhn.kernels.gpu import fusable, wide_product
+from selhn.kernels.gpu import Aside, fusable, wide_product
 
 MOST_TOKENS = 64
 HEAD_WIDTHS = (16, 32, 64)
@@ -175,22 +175,33 @@ class _FusedLayer(torch.autograd.Function):
         bits, (heads, _, project, inner, outer), saved = saved[:3], saved[3:8], saved[8:]
         w, (qkv, context, projected, a, before, active, last) = LayerWeights(*saved[:16]), saved[16:]
         settings, drops = ctx.settings, _dropouts(bits, ctx.settings)
+        # No later layer waits for the gradients of weights: they are computed beside those of the states.
+        aside = Aside()
         dlast, da, norm = kernels.add_norm_backward(
             dy.contiguous(), last, w.outer_bias, a, w.gamma, settings.eps, drops[1]
         )
+        outer_grad, norm_sums = aside(lambda: (wide_product(dlast.T, active), kernels.column_sums(norm)))
         dbefore, inner_bias = kernels.bias_gelu_backward(dlast @ outer, before, w.inner_bias)
+        inner_grad, inner_sums = aside(lambda: (wide_product(dbefore.T, a), kernels.column_sums(inner_bias)))
         da.addmm_(dbefore, inner)
-        dprojected, dx, middle_norm = kernels.add_norm_backward(
+        dprojected, dx, middle = kernels.add_norm_backward(
             da, projected, w.project_bias, x, w.middle_gamma, settings.eps, drops[0]
         )
+        project_grad, middle_sums = aside(
+            lambda: (wide_product(dprojected.T, context), kernels.column_sums(middle))
+        )
         dqkv, qkv_bias = kernels.attend_backward(dprojected @ project, qkv, mask, settings.heads, drops[2])
+        qkv_grad, qkv_sums = aside(lambda: (wide_product(dqkv.T, x), kernels.column_sums(qkv_bias)))
         dx.addmm_(dqkv, heads)
-        query, key, value = wide_product(dqkv.T, x).chunk(3)
-        query_bias, key_bias, value_bias = qkv_bias.chunk(3)
+        aside.join()
+        (query, key, value), (query_bias, key_bias, value_bias) = qkv_grad.chunk(3), qkv_sums.chunk(3)
+        (gamma, beta, outer_bias), (middle_gamma, middle_beta, project_bias) = (
+            norm_sums.chunk(3),
+            middle_sums.chunk(3),
+        )
         grads = LayerWeights(
-            query, query_bias, key, key_bias, value, value_bias,
-            wide_product(dprojected.T, context), middle_norm[2], middle_norm[0], middle_norm[1],
-            wide_product(dbefore.T, a), inner_bias, wide_product(dlast.T, active), norm[2], norm[0], norm[1],
+            query, query_bias, key, key_bias, value, value_bias, project_grad, project_bias, middle_gamma, middle_beta,
+            inner_grad, inner_sums, outer_grad, outer_bias, gamma, beta,
         )  # fmt: skip
         return dx, None, None, None, None, *grads
 

@@ -232,7 +232,7 @@ def add_norm(
 def add_norm_backward(
     dy: Tensor, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, eps: float, drop: Dropout
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and of the residual (R, h), and those of gamma, beta and the bias (3, h)."""
+    """The gradients of x and of the residual (R, h), and parts (P, 3h) of those of gamma, beta and the bias."""
     dx, dresidual = torch.empty_like(x), torch.empty_like(x)
     rows, columns = _norm_block(x.shape[1])
     programs = min(PROGRAMS, triton.cdiv(len(x), rows))
@@ -241,7 +241,7 @@ def add_norm_backward(
         dy, x, bias, residual, gamma, drop[0], dx, dresidual, parts, *x.shape, eps, *drop[1:], drop[0].numel() > 0,
         rows, columns, num_warps=4,
     )  # fmt: skip
-    return dx, dresidual, column_sums(parts).view(3, -1)
+    return dx, dresidual, parts
 
 
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
@@ -252,13 +252,13 @@ def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of x (R, h) and of the bias (h)."""
+    """The gradient of x (R, h), and parts (P, h) of that of the bias."""
     dx = torch.empty_like(x)
     blocks = triton.cdiv(x.shape[1], 128)
     programs = min(triton.cdiv(4 * PROGRAMS, blocks), triton.cdiv(len(x), 16))
     parts = torch.empty(programs, x.shape[1], device=x.device)
     _bias_gelu_backward[(programs, blocks)](dy, x, bias, dx, parts, *x.shape, 16, 128)
-    return dx, column_sums(parts)
+    return dx, parts
 
 
 def attend(qkv: Tensor, mask: Tensor, heads: int, drop: Dropout) -> Tensor:
@@ -277,7 +277,7 @@ def attend(qkv: Tensor, mask: Tensor, heads: int, drop: Dropout) -> Tensor:
 def attend_backward(
     dcontext: Tensor, qkv: Tensor, mask: Tensor, heads: int, drop: Dropout
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of qkv (T * N, 3h), and its sum over all rows (3h)."""
+    """The gradient of qkv (T * N, 3h), and parts (T, 3h) of its sum over all rows."""
     texts, tokens = mask.shape
     block = max(16, triton.next_power_of_2(tokens))
     dqkv = torch.empty_like(qkv)
@@ -286,7 +286,7 @@ def attend_backward(
         dcontext, qkv, mask, drop[0], dqkv, parts, tokens, *drop[1:], drop[0].numel() > 0,
         qkv.shape[1] // 3 // heads, block, num_warps=max(2, block // 16),
     )  # fmt: skip
-    return dqkv, column_sums(parts)
+    return dqkv, parts
 
 
 def column_sums(parts: Tensor) -> Tensor:

@@ -33,13 +33,10 @@ class BiGRU(nn.Module):
     def forward(self, sequences: Float[Tensor, "B N e"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N h"]:
         if is_ragged(sequences):
             return self._without_padding(sequences, mask.sum(1))
-        mirror = mirror_positions(mask.sum(1), mask.shape[1])[:, :, None]
-        mirrored = sequences.gather(1, mirror.expand_as(sequences))
         if can_scan(sequences):
-            both = torch.stack([sequences.transpose(0, 1), mirrored.transpose(0, 1)])
-            ahead, back = gru_scan(both, (self.ahead, self.back)).transpose(1, 2)
-        else:
-            ahead, back = self.ahead(sequences)[0], self.back(mirrored)[0]
+            return gru_scan(sequences, mask.sum(1), self.ahead, self.back)
+        mirror = mirror_positions(mask.sum(1), mask.shape[1])[:, :, None]
+        ahead, back = self.ahead(sequences)[0], self.back(sequences.gather(1, mirror.expand_as(sequences)))[0]
         back = back.gather(1, mirror.expand_as(back))
         return ((ahead + back) / 2).masked_fill(~mask[:, :, None], 0)
 

@@ -15,11 +15,10 @@ from torch.nn.functional import pad
 
 from selhn.kernels.gpu import wide_product
 from selhn.kernels.reasoning import ROWS
+from selhn.kernels.summed_products_triton import listed, summed_products
 
 CHANNELS, WARPS, STAGES = 64, 8, 2
 CHANNELS_BACK, WARPS_BACK, STAGES_BACK = 64, 8, 1
-# The gradient of the weights: rows and columns of a program's part, and how many programs share its sum.
-BLOCK, SHARES, WARPS_SUM, STAGES_SUM = 128, 32, 8, 2
 # Compiled once for all batch sizes.
 ANY_GRAPHS = {"do_not_specialize": ["num_rows", "per_tile", "places", "num_texts", "num_graphs"]}
 
@@ -157,27 +156,6 @@ def _step_backward(
     tl.store(grad_nodes + row[:, None] * S + column, total.to(half), mask=there)
 
 
-@triton.jit(**ANY_GRAPHS)
-def _sum(
-    grads, nodes, tiles, count, sums, num_rows, per_tile, places,
-    S: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr,
-):  # fmt: skip
-    """The product of the gradients with the nodes, summed over the rows of some tiles."""
-    across: tl.constexpr = S // BLOCK
-    share, block = tl.program_id(0) // (2 * across * across), tl.program_id(0) % (2 * across * across)
-    down = block // across * BLOCK + tl.arange(0, BLOCK)
-    along = block % across * BLOCK + tl.arange(0, BLOCK)
-    row = tl.arange(0, ROWS)[:, None]
-    total = tl.zeros([BLOCK, BLOCK], tl.float32)
-    for n in range(share, tl.load(count), SHARES):
-        first = tl.load(tiles + n).to(tl.int64) * per_tile * places
-        there = (row < per_tile * places) & (row < num_rows - first)
-        d = tl.load(grads + (first + row) * (2 * S) + down[None, :], mask=there, other=0.0)
-        x = tl.load(nodes + (first + row) * S + along[None, :], mask=there, other=0.0)
-        total = tl.dot(tl.trans(d), x, total)
-    tl.store(sums + share * (2 * S * S) + down[:, None] * S + along[None, :], total)
-
-
 @triton.jit
 def _look(query, nodes, mask, graph, places, num_texts, S: tl.constexpr, PLACES: tl.constexpr):
     """The query and the nodes of a graph, its logits, and where its numbers are."""
@@ -253,15 +231,11 @@ class Reasoned(torch.autograd.Function):
         mask, query, last, *kept = ctx.saved_tensors
         given, reached = kept[: 4 * ctx.num_steps], kept[4 * ctx.num_steps :]
         nodes, sizes = reached[0], _sizes(reached[0])
-        per_tile, num_tiles = sizes[1], _num_tiles(nodes)
+        per_tile, places, num_tiles = sizes[1], sizes[2], _num_tiles(nodes)
         grad = grad.to(nodes.dtype).contiguous().flatten(0, 1)
         # Most pairs have no gradient where negatives are mined: only tiles that have one are gone through.
         touched = pad((grad != 0).any(1), (0, -len(grad) % per_tile)).view(-1, per_tile).any(1)
-        place = touched.cumsum(0)
-        count, tiles = place[-1:], place.new_empty(num_tiles + 1)
-        tiles.scatter_(
-            0, torch.where(touched, place - 1, num_tiles), torch.arange(num_tiles, device=grad.device)
-        )
+        tiles, count = listed(touched)
         grad_nodes, grad_query = torch.zeros_like(nodes), torch.empty_like(query)
         with torch.autocast(grad.device.type, enabled=False):
             _attend_backward[(len(query),)](
@@ -281,14 +255,10 @@ class Reasoned(torch.autograd.Function):
                     own, tiles, count, before, mask, mixed, mixed_bias, value, reached[number + 1], grads, biases,
                     grad_nodes, *sizes, ROWS, _some(nodes, CHANNELS_BACK), num_warps=WARPS_BACK, num_stages=STAGES_BACK,
                 )  # fmt: skip
-                block = _some(nodes, BLOCK)
-                sums = biases.new_empty(SHARES, grads.shape[1], nodes.shape[3])
-                parts = 2 * (nodes.shape[3] // block) ** 2
-                _sum[(SHARES * parts,)](
-                    grads, before, tiles, count, sums, *sizes[:3], nodes.shape[3], ROWS, block, SHARES,
-                    num_warps=WARPS_SUM, num_stages=STAGES_SUM,
-                )  # fmt: skip
-                grad_value, grad_mixed = sums.sum(0).chunk(2)
+                sums = summed_products(
+                    grads, before.flatten(0, 2), (tiles, count), len(grads), per_tile * places
+                )
+                grad_value, grad_mixed = sums.chunk(2)
                 grad_value_bias, grad_mixed_bias = biases.sum(0).chunk(2)
                 found += [grad_value_bias, grad_value, grad_mixed_bias, grad_mixed]
         return grad_nodes, None, *reversed(found)

@@ -17,13 +17,12 @@ from torch.nn.functional import pad
 from selhn.kernels import triton_tiles as tiles
 from selhn.kernels.cross_scores import LARGEST_PULL
 from selhn.kernels.gpu import wide_product
-from selhn.kernels.summed_products_triton import listed, summed_products
+from selhn.kernels.touched_triton import listed, summed_over_images, summed_over_words, summed_products
 from selhn.kernels.triton_tiles import EPSILON
 from selhn.kernels.unit_weights_triton import unit_weights, unit_weights_backward
 
 ROWS, DEPTH, WARPS, STAGES = 128, 64, 8, 3
 ROWS_BACK, DEPTH_BACK, WARPS_BACK, STAGES_BACK = 128, 64, 8, 2
-CHANNELS_SUM = 64
 # Entries of unit vectors are about 0.03: times this, squares have all digits of float16, and none is too
 # large.
 SCALE = tl.constexpr(32.0)
@@ -31,8 +30,7 @@ SQUARED_SCALE = 1024.0
 # Compiled once for all batch sizes.
 ANY_ROWS = {
     "do_not_specialize": [
-        "image_eights", "num_images", "num_words", "num_regions", "wide", "per_text", "places", "first_place",
-        "per_image",
+        "image_eights", "num_words", "num_regions", "wide", "per_text", "places", "first_place", "per_image",
     ]
 }  # fmt: skip
 
@@ -149,45 +147,6 @@ def _project_backward(
         tl.store(grad_differences + to, d_delta, mask=inside[:, None])
         tl.store(squares + to, (delta * delta).to(half), mask=inside[:, None])
     tl.store(to_weights, d_p, mask=in_weights)
-
-
-@triton.jit(**ANY_ROWS)
-def _regions_backward(
-    weights, grad_differences, touched, grad_regions, image_eights, num_words, num_regions, wide,
-    D: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Sums over the words, of an image in some channels; those without a gradient are not read."""
-    image = (tl.program_id(0) // (D // CHANNELS)).to(tl.int64)
-    channel = tl.program_id(0) % (D // CHANNELS) * CHANNELS + tl.arange(0, CHANNELS)
-    parts = tl.cdiv(num_words, ROWS)
-    total = tl.zeros([K, CHANNELS], tl.float32)
-    for part in range(0, parts):
-        row = part * ROWS + tl.arange(0, ROWS)
-        inside = (row < num_words) & (tl.load(touched + image * parts + part) != 0)
-        p = _look(weights, image, image_eights, row, inside, wide, K)
-        at = (image * num_words + row)[:, None] * D + channel[None, :]
-        d = tl.load(grad_differences + at, mask=inside[:, None], other=0.0)
-        total = tl.dot(tl.trans(p.to(d.dtype)), d, total)
-    k = tl.arange(0, K)[:, None]
-    tl.store(grad_regions + (image * num_regions + k) * D + channel[None, :], total, mask=k < num_regions)
-
-
-@triton.jit(**ANY_ROWS)
-def _words_backward(
-    grad_differences, touched, grad_words, num_images, num_words,
-    D: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Sums over the images, of some words in some channels."""
-    part = tl.program_id(0) // (D // CHANNELS)
-    channel = tl.program_id(0) % (D // CHANNELS) * CHANNELS + tl.arange(0, CHANNELS)
-    row, parts = part * ROWS + tl.arange(0, ROWS), tl.cdiv(num_words, ROWS)
-    at = row[:, None] * D + channel[None, :]
-    total = tl.zeros([ROWS, CHANNELS], tl.float32)
-    for image in range(0, num_images):
-        inside = (row < num_words) & (tl.load(touched + image * parts + part) != 0)
-        first = image * (num_words.to(tl.int64) * D)
-        total -= tl.load(grad_differences + first + at, mask=inside[:, None], other=0.0).to(tl.float32)
-    tl.store(grad_words + at, total, mask=(row < num_words)[:, None])
 
 
 class AttendedNodes(torch.autograd.Function):
@@ -323,34 +282,16 @@ def _projected_backward(
     grad_weights = nodes.inverse.new_empty(images, num_words, weights.shape[2])
     grad_biases = nodes.inverse.new_empty(*grid, size)
     touched = torch.empty(grid, dtype=torch.bool, device=grad.device)
-    sizes = _row_sizes(weights, regions, words, nodes)
     _project_backward[grid](
         grad, weights, regions, words, matrix.to(grad.dtype), vectors, nodes.inverse, projected, differences, squares,
-        grad_weights, grad_biases, touched, *sizes, ROWS_BACK, DEPTH_BACK, num_warps=WARPS_BACK,
-        num_stages=STAGES_BACK,
+        grad_weights, grad_biases, touched, *_row_sizes(weights, regions, words, nodes), ROWS_BACK, DEPTH_BACK,
+        num_warps=WARPS_BACK, num_stages=STAGES_BACK,
     )  # fmt: skip
-    grad_regions, grad_words = grad_weights.new_empty(regions.shape), grad_weights.new_empty(words.shape)
-    across = dim // CHANNELS_SUM
-    _regions_backward[(images * across,)](
-        weights, differences, touched, grad_regions, *sizes[:4], dim, tiles.side(regions.shape[1]), ROWS_BACK,
-        CHANNELS_SUM, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    _words_backward[(triton.cdiv(num_words, ROWS_BACK) * across,)](
-        differences,
-        touched,
-        grad_words,
-        images,
-        num_words,
-        dim,
-        ROWS_BACK,
-        CHANNELS_SUM,
-        num_warps=8,
-        num_stages=3,
-    )
-    grad_matrix = summed_products(
-        projected.flatten(0, 1), squares.flatten(0, 1), listed(touched), num_words, ROWS_BACK
-    )
-    return grad_weights, grad_regions, grad_words, grad_matrix.div_(SQUARED_SCALE), grad_biases.sum(0)
+    grad_regions = summed_over_words(weights, differences, touched, regions.shape[1], ROWS_BACK)
+    grad_words = summed_over_images(differences, touched, ROWS_BACK).neg_()
+    found = projected.flatten(0, 1), squares.flatten(0, 1)
+    grad_matrix = summed_products(*found, listed(touched), num_words, ROWS_BACK).div_(SQUARED_SCALE)
+    return grad_weights, grad_regions, grad_words, grad_matrix, grad_biases.sum(0)
 
 
 def _row_grid(regions: Tensor, words: Tensor, rows: int) -> tuple[int]:

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from selhn.kernels.gpu import wide_product
 from selhn.kernels.reasoning import ROWS
-from selhn.kernels.summed_products_triton import listed, summed_products
+from selhn.kernels.touched_triton import listed, summed_products
 
 CHANNELS, WARPS, STAGES = 64, 8, 2
 CHANNELS_BACK, WARPS_BACK, STAGES_BACK = 64, 8, 1

@@ -36,7 +36,9 @@ SMOOTH = 9.0
 @pytest.fixture
 def interpreter(monkeypatch):
     monkeypatch.setattr("selhn.kernels.gpu.fusable", lambda *tensors: True)
-    monkeypatch.setattr("selhn.kernels.differences_triton.wide_product", lambda a, b: a.float() @ b.float())
+    monkeypatch.setattr("selhn.kernels.reasoning.fusable", lambda *tensors: True)
+    for module in ("differences_triton", "reasoning_triton"):
+        monkeypatch.setattr(f"selhn.kernels.{module}.wide_product", lambda a, b: a.float() @ b.float())
     monkeypatch.setattr(differences, "_shared_bytes", lambda device: differences.SHARED_BYTES)
 
 

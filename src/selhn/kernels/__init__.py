@@ -6,6 +6,7 @@ from selhn.kernels.differences import LinearWeights, attended_nodes, compared_no
 from selhn.kernels.gpu import half_precision, in_half_precision, side_by_side
 from selhn.kernels.memory import memory_precision, memory_products, remembered
 from selhn.kernels.pooling import pool_sorted
+from selhn.kernels.reasoning import can_reason, reasoned
 from selhn.kernels.recurrent import can_scan, gru_scan
 from selhn.kernels.statistics import (
     MAXIMA,
@@ -23,6 +24,6 @@ from selhn.kernels.words import WordChanges, change_words
 __all__ = ["MAXIMA", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms"]
 __all__ += ["dense_statistics", "AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights"]
 __all__ += ["attended_blocks", "attended_nodes", "attention_scores", "can_attend", "can_attend_in_blocks"]
-__all__ += ["can_scan", "compared_nodes", "gru_scan", "half_precision", "in_half_precision"]
-__all__ += ["memory_precision", "memory_products", "node_precision", "pool_sorted", "remembered"]
+__all__ += ["can_reason", "can_scan", "compared_nodes", "gru_scan", "half_precision", "in_half_precision"]
+__all__ += ["memory_precision", "memory_products", "node_precision", "pool_sorted", "reasoned", "remembered"]
 __all__ += ["side_by_side", "tiled_statistics", "transformer_layers", "WordChanges", "change_words"]

@@ -43,14 +43,13 @@ def node_precision(
     For `attended_nodes`, images are the contexts and texts the queries.
     """
     if (
-        not USED
-        or not can_attend(images, texts)
+        not can_attend(images, texts)
         or images.shape[2] % LEAST_CHANNELS
         or len(projection.bias) not in SIZES_OF_NODES
         or projection.weight.dtype != torch.float32
         # The kernels count in 32 bits from an image's first row.
         or len(texts) * (texts.shape[1] + 1) * max(images.shape[2], len(projection.bias)) >= 2**31
-        or _shared_bytes(images.device) < SHARED_BYTES
+        or not has_kernels(images.device)
     ):
         return None
     return half_precision(images.device)
@@ -92,6 +91,11 @@ def attended_nodes(
 
     with torch.autocast(contexts.device.type, enabled=False):
         return AttendedNodes.apply(dtype, weights, contexts, queries, *layer)
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether kernels are used on this GPU."""
+    return USED and _shared_bytes(device) >= SHARED_BYTES
 
 
 def _shared_bytes(device: torch.device) -> int:

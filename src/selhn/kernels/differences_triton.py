@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from selhn.kernels import triton_tiles as tiles
 from selhn.kernels.cross_scores import LARGEST_PULL
 from selhn.kernels.gpu import wide_product
+from selhn.kernels.touched_triton import listed, summed_over_images, summed_over_words, summed_products
 from selhn.kernels.triton_tiles import EPSILON
 from selhn.kernels.unit_weights_triton import unit_weights, unit_weights_backward
 
@@ -106,30 +107,37 @@ def _project(
 @triton.jit(**ANY_ROWS)
 def _project_backward(
     grad, weights, regions, words, matrix, nodes, inverses, grad_projected, grad_differences, squares, grad_weights,
-    image_eights, num_words, num_regions, wide, per_text, places, first_place, per_image,
+    grad_bias, touched, image_eights, num_words, num_regions, wide, per_text, places, first_place, per_image,
     D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Words without a gradient (most, with mined negatives) cost no more than writing zeros."""
+    """Of words without a gradient (most, with mined negatives), only those of weights are written: zeros."""
     half = nodes.dtype.element_ty
     image, row, inside = _rows(num_words, ROWS)
     column = tl.arange(0, S)
     node = _node(image, row, per_text, places, first_place, per_image)
     at = node[:, None] * S + column[None, :]
     pull = tl.load(grad + at, mask=inside[:, None], other=0.0).to(tl.float32)
+    here = image * num_words + row
+    k, width = tl.arange(0, K)[None, :], wide * 8
+    to_weights, in_weights = grad_weights + here[:, None] * width + k, inside[:, None] & (k < width)
+    to_bias = grad_bias + tl.program_id(0) * S + column
+    some = tl.sum(tl.sum((pull != 0).to(tl.int32), axis=1), axis=0) > 0
+    tl.store(touched + tl.program_id(0), some)
+    if not some:
+        tl.store(to_weights, tl.zeros([ROWS, K], tl.float32), mask=in_weights)
+        tl.store(to_bias, tl.zeros([S], tl.float32))
+        return
     x = tl.load(nodes + at, mask=inside[:, None], other=0.0).to(tl.float32)
     inverse = tl.load(inverses + node, mask=inside, other=0.0)
     d_projected = (pull - x * tl.sum(pull * x, axis=1)[:, None]) * inverse[:, None]
     if RELU:
         d_projected = tl.where(x == 0, 0.0, d_projected)
     d_projected = d_projected.to(half)
-    here = image * num_words + row
     tl.store(grad_projected + here[:, None] * S + column[None, :], d_projected, mask=inside[:, None])
+    tl.store(to_bias, tl.sum(d_projected.to(tl.float32), axis=0))
     p = _look(weights, image, image_eights, row, inside, wide, K)
     d_p = tl.zeros([ROWS, K], tl.float32)
-    stop = 0
-    if tl.sum(tl.sum((pull != 0).to(tl.int32), axis=1), axis=0) > 0:
-        stop = D
-    for begin in range(0, stop, DEPTH):
+    for begin in range(0, D, DEPTH):
         channel = begin + tl.arange(0, DEPTH)
         m = tl.load(matrix + column[:, None] * D + channel[None, :])
         delta, v = _difference(p, regions, words, image, num_regions, row, inside, channel, D, K)
@@ -138,13 +146,7 @@ def _project_backward(
         to = here[:, None] * D + channel[None, :]
         tl.store(grad_differences + to, d_delta, mask=inside[:, None])
         tl.store(squares + to, (delta * delta).to(half), mask=inside[:, None])
-    nothing = tl.zeros([ROWS, DEPTH], half)
-    for begin in range(stop, D, DEPTH):
-        to = here[:, None] * D + begin + tl.arange(0, DEPTH)[None, :]
-        tl.store(grad_differences + to, nothing, mask=inside[:, None])
-        tl.store(squares + to, nothing, mask=inside[:, None])
-    k, width = tl.arange(0, K)[None, :], wide * 8
-    tl.store(grad_weights + here[:, None] * width + k, d_p, mask=inside[:, None] & (k < width))
+    tl.store(to_weights, d_p, mask=in_weights)
 
 
 class AttendedNodes(torch.autograd.Function):
@@ -246,7 +248,7 @@ class ComparedNodes(torch.autograd.Function):
             grad_weights, grad_regions, grad_words, *grad_local = _projected_backward(
                 grad, weights, regions, words, local, nodes
             )
-            scale = LARGEST_PULL / grad_weights.abs().amax().clamp(min=1e-30)
+            scale = LARGEST_PULL / torch.linalg.vector_norm(grad_weights, torch.inf).clamp(min=1e-30)
             given = dots, gram, region_mask, num_words, ctx.smooth
             grad_dots, grad_gram = unit_weights_backward(grad_weights, scale, *given)
             matrix = grad_dots.flatten(2).flatten(0, 1)
@@ -274,20 +276,22 @@ def _projected_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of weights, regions, words, matrix and bias in float32; `grad` is as precise as the nodes."""
     images, (num_words, dim), vectors = len(regions), words.shape, nodes.vectors
-    projected = vectors.new_empty(images, num_words, vectors.shape[3])
+    grid, size = _row_grid(regions, words, ROWS_BACK), vectors.shape[3]
+    projected = vectors.new_empty(images, num_words, size)
     differences, squares = (vectors.new_empty(images, num_words, dim) for _ in range(2))
     grad_weights = nodes.inverse.new_empty(images, num_words, weights.shape[2])
-    _project_backward[_row_grid(regions, words, ROWS_BACK)](
+    grad_biases = nodes.inverse.new_empty(*grid, size)
+    touched = torch.empty(grid, dtype=torch.bool, device=grad.device)
+    _project_backward[grid](
         grad, weights, regions, words, matrix.to(grad.dtype), vectors, nodes.inverse, projected, differences, squares,
-        grad_weights, *_row_sizes(weights, regions, words, nodes), ROWS_BACK, DEPTH_BACK,
+        grad_weights, grad_biases, touched, *_row_sizes(weights, regions, words, nodes), ROWS_BACK, DEPTH_BACK,
         num_warps=WARPS_BACK, num_stages=STAGES_BACK,
     )  # fmt: skip
-    by_word = weights.to(grad.dtype).expand(images, -1, -1).contiguous()
-    grad_regions = wide_product(by_word.mT, differences)[:, : regions.shape[1]]
-    grad_words = differences.sum(0, dtype=torch.float32).neg_()
-    rows = projected.flatten(0, 1)
-    grad_matrix = wide_product(rows.T, squares.flatten(0, 1)).div_(SQUARED_SCALE)
-    return grad_weights, grad_regions, grad_words, grad_matrix, rows.sum(0, dtype=torch.float32)
+    grad_regions = summed_over_words(weights, differences, touched, regions.shape[1], ROWS_BACK)
+    grad_words = summed_over_images(differences, touched, ROWS_BACK).neg_()
+    found = projected.flatten(0, 1), squares.flatten(0, 1)
+    grad_matrix = summed_products(*found, listed(touched), num_words, ROWS_BACK).div_(SQUARED_SCALE)
+    return grad_weights, grad_regions, grad_words, grad_matrix, grad_biases.sum(0)
 
 
 def _row_grid(regions: Tensor, words: Tensor, rows: int) -> tuple[int]:

@@ -19,7 +19,7 @@ from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError
-from selhn.kernels import LinearWeights, compared_nodes, node_precision
+from selhn.kernels import LinearWeights, can_reason, compared_nodes, node_precision, reasoned
 from selhn.layers import (
     Fragments,
     attention_weights,
@@ -61,10 +61,12 @@ class GraphStep(nn.Module):
         self.query, self.key, self.value = (xavier(sim_dim, sim_dim) for _ in range(3))
         self.key.bias.requires_grad_(False)  # it too adds the same to all logits
 
+    def mixed(self) -> LinearWeights:
+        """(W_q x)' (W_k y) = (W_k' W_q x)' y: one product with a matrix for two."""
+        return LinearWeights(self.key.weight.T @ self.query.weight, self.key.weight.T @ self.query.bias)
+
     def forward(self, nodes: Nodes, mask: NodeMask, first: int) -> Float[Tensor, "I T {first} s"]:
-        # (W_q x)' (W_k y) = (W_k' W_q x)' y: one product with a matrix for two.
-        mixed, bias = self.key.weight.T @ self.query.weight, self.key.weight.T @ self.query.bias
-        logits = linear(nodes[:, :, :first], mixed, bias) @ nodes.transpose(2, 3)
+        logits = linear(nodes[:, :, :first], *self.mixed()) @ nodes.transpose(2, 3)
         wide = torch.promote_types(logits.dtype, torch.float32)
         edges = logits.masked_fill(~mask[:, None, :], -torch.inf).softmax(3, dtype=wide)
         return self.value(edges.to(nodes.dtype) @ nodes).relu()
@@ -89,9 +91,16 @@ class GraphReasoning(nn.Module):
         return found
 
     def forward(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T s"], Statistics]:
+        kind, none = nodes.device.type, nodes.new_empty(0, len(mask))
+        halved = nodes.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else nodes
+        if can_reason(halved):
+            steps = [step for step in self.steps if isinstance(step, GraphStep)]
+            values = [LinearWeights(step.value.weight, step.value.bias) for step in steps[:-1]]
+            seen = reasoned(halved, mask, [step.mixed() for step in steps], values)
+            return steps[-1].value(seen).relu(), none
         for step in self.steps:
             nodes = step(nodes, mask, 1 if step is self.steps[-1] else len(mask.T))
-        return nodes[:, :, 0], nodes.new_empty(0, len(mask))
+        return nodes[:, :, 0], none
 
 
 class AttentionFiltration(nn.Module):

@@ -45,9 +45,9 @@ EXPORTS = {
         WordPiece check_texts has_tokenizer load_tokenizer split_words""",
     "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
         LinearWeights PerAnchor Statistic Terms WordChanges attended_blocks attended_nodes attention_scores can_attend
-        can_attend_in_blocks can_scan change_words compared_nodes dense_statistics gru_scan half_precision
-        in_half_precision memory_precision memory_products node_precision pool_sorted remembered side_by_side
-        tiled_statistics transformer_layers""",
+        can_attend_in_blocks can_reason can_scan change_words compared_nodes dense_statistics gru_scan half_precision
+        in_half_precision memory_precision memory_products node_precision pool_sorted reasoned remembered
+        side_by_side tiled_statistics transformer_layers""",
 }
 
 

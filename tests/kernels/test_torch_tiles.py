@@ -17,12 +17,10 @@ def side(height, first_label, seed, dtype=torch.float64):
     )
 
 
-@pytest.mark.parametrize("part", [slice(1, 4), torch.tensor([5, 0, 2])])
-def test_add_product(part):
-    left, right, total = random(3, 7, seed=1), random(7, 4, seed=2), random(6, 4, seed=3)
-    expected = total.clone()
-    expected[part] += left @ right
-    add_product(total, part, left, right)
+def test_add_product():
+    left, right, total = random(3, 7, seed=1), random(7, 4, seed=2), random(3, 4, seed=3)
+    expected = total + left @ right
+    add_product(total, left, right)
     torch.testing.assert_close(total, expected)
 
 
@@ -47,13 +45,13 @@ def test_what_rounding_takes_is_told(name):
     rows, columns = side(5, 0, 0, torch.bfloat16), side(6, 9, 1, torch.bfloat16)
     weights = random(5, seed=2).float(), random(6, seed=3).float()
     terms = Terms(margin=0.2, polynomial=(0.03, -0.4, 0.9))
-    pulls, row_sums, column_sums = pull_tile(name, rows, columns, weights, terms)
+    pulls, (row_sums, column_sums) = pull_tile(name, rows, columns, weights, terms)
     wide_rows, wide_columns = (Side(s.emb.float(), s.label, s.level) for s in (rows, columns))
     exact, *_ = pull_tile(name, wide_rows, wide_columns, weights, terms)
     assert pulls.dtype == torch.bfloat16
     assert not torch.equal(pulls.float(), exact)
-    torch.testing.assert_close(pulls.float().sum(1) + row_sums[1], exact.sum(1))
-    torch.testing.assert_close(pulls.float().sum(0) + column_sums[1], exact.sum(0))
+    torch.testing.assert_close(pulls.float().sum(1) + row_sums[0], exact.sum(1))
+    torch.testing.assert_close(pulls.float().sum(0) + column_sums[0], exact.sum(0))
 
 
 def test_half_precision_is_multiplied_in_float32():

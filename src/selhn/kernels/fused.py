@@ -1,37 +1,33 @@
-"""A tile of scores in one Triton kernel: for half-precision embeddings on a Hopper GPU or newer.
+"""All tiles of scores in Triton: for half-precision embeddings on a Hopper GPU or newer.
 
-A tile may hold a billion pairs here: the kernels cut it into blocks, multiply a block, accumulating in
-float32, and reduce it along both axes before it leaves the registers. Every block leaves one number per
-anchor; these are reduced afterwards in a fixed order, so that the statistics are the same in every run.
+The kernels cut the scores into blocks, multiply a block, accumulating in float32, and reduce it along both
+axes before it leaves the registers. A maximum is an integer per anchor that every block may raise; a sum is
+one number per anchor and block, and these are added afterwards in a fixed order. So the statistics are the
+same in every run.
 """
 
 from typing import Any
 
 import torch
 import triton
-from jaxtyping import Float
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from selhn.kernels import fused_triton
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
-from selhn.kernels.torch_tiles import Pulls, Reduced, Side, Weights
+from selhn.kernels.torch_tiles import Reduced, Side, Sums, Weights, add_product, spans
 
-# The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a
-# multiprocessor of an H200, so that one multiplies while the other reduces: blocks of 128 x 256, as fast for
-# a bare product, took twice the time.
+# The pairs in a block, and how much of d is multiplied at a time.
 ROWS, COLUMNS, DEPTH = 128, 128, 64
-LAUNCH = {"ROWS": ROWS, "COLUMNS": COLUMNS, "DEPTH": DEPTH, "num_warps": 4, "num_stages": 3}
-SCORES_PER_LAUNCH = 2**30
-"""Bounds what the blocks of a launch leave behind: 192 MiB for a maximum and a sum."""
+LAUNCH = {"num_warps": 4, "num_stages": 3}
+SUMS_PER_LAUNCH = 2**32
+"""Bounds the sums that the blocks of a launch leave behind: 256 MiB for each."""
 BACKWARD_TILE = 8192
 """The gradients of a tile are kept, in half precision: 128 MiB."""
-
-
-def forward_tile(batch: int) -> tuple[int, int]:
-    """The height and width of the tiles that a batch is traversed in."""
-    return max(ROWS, SCORES_PER_LAUNCH // batch // ROWS * ROWS), batch
+LOWEST = -0x7F800001 << 32
+"""The key of an anchor without candidates: -inf, and no block."""
 
 
 def aligned(emb: Float[Tensor, "B d"]) -> Float[Tensor, "B e"]:
@@ -42,71 +38,128 @@ def aligned(emb: Float[Tensor, "B d"]) -> Float[Tensor, "B e"]:
     return emb.clone() if emb.data_ptr() % 16 else emb
 
 
-def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -> Float[Tensor, " A"]:
-    """The scores of A pairs, from the same blocks as the negatives, so that ties stay exact."""
-    batch, width = image_emb.shape
-    positive = torch.empty(batch, dtype=torch.float32, device=image_emb.device)
-    _launch(
-        fused_triton.positive_scores, triton.cdiv(batch, ROWS), image_emb, text_emb, positive, batch, width
-    )
+def positives(
+    image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"], tile: None = None
+) -> Float[Tensor, " A"]:
+    """The scores of A pairs, from blocks like those of the negatives, so that ties stay exact."""
+    positive = torch.empty(len(image_emb), dtype=torch.float32, device=image_emb.device)
+    with torch.cuda.device_of(positive):
+        fused_triton.positive_scores[(triton.cdiv(len(positive), 128),)](
+            _blocks(image_emb, 128), _blocks(text_emb, 128), positive, *image_emb.shape,
+            ROWS=128, COLUMNS=128, DEPTH=DEPTH, num_warps=4, num_stages=3,
+        )  # fmt: skip
     return positive
 
 
-def reduce_tile(rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms) -> list[Reduced]:
-    """All statistics of the rows, then of the columns."""
-    (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
-    row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
+def reduce(
+    images: Side, texts: Side, needs: tuple[str, ...], terms: Terms, tile: None = None
+) -> tuple[Reduced, Reduced]:
+    """All statistics of the images, then of the texts."""
+    sides = images, texts
     maxima = [name for name in needs if name in MAXIMA]
-    names = tuple(maxima + [name for name in needs if name not in MAXIMA])
-    left = [
-        torch.empty(len(kept), *shape, dtype=dtype, device=rows.emb.device)
-        for shape in ((column_blocks, num_rows), (row_blocks, num_columns))
-        for kept, dtype in ((names, torch.float32), (maxima, torch.int32))
-    ]
-    _launch(
-        fused_triton.reduce_scores, row_blocks * column_blocks, rows.emb, columns.emb, rows.label, columns.label,
-        rows.level, columns.level, *left, num_rows, num_columns, width, terms.margin, 1 / terms.temperature,
-        terms.bias, NAMES=names, MAXIMA=len(maxima),
-    )  # fmt: skip
-    return [_reduce_blocks(names, *left[:2]), _reduce_blocks(names, *left[2:])]
+    sums = [name for name in needs if name not in MAXIMA]
+    keys = [side.label.new_full((len(maxima), len(side)), LOWEST, dtype=torch.int64) for side in sides]
+    values = [[side.level.new_full((len(side),), STATISTICS[name].empty) for name in sums] for side in sides]
+    ranges = _ranges(images.label, ROWS), _ranges(texts.label, COLUMNS)
+    height = max(ROWS, SUMS_PER_LAUNCH // len(texts) // ROWS * ROWS) if sums else len(images)
+    for rows in spans(len(images), height):
+        side = images[rows]
+        left = [
+            torch.empty(len(sums), *shape, device=side.emb.device)
+            for shape in (
+                (triton.cdiv(len(texts), COLUMNS), len(side)),
+                (triton.cdiv(len(side), ROWS), len(texts)),
+            )
+        ]
+        _launch(
+            fused_triton.reduce_scores, side, texts, ranges[0][rows.start // ROWS :], ranges[1], side.level,
+            texts.level, keys[0][:, rows], keys[1], *left, len(images), rows.start // ROWS, terms.margin,
+            1 / terms.temperature, terms.bias, NAMES=(*maxima, *sums), MAXIMA=len(maxima),
+        )  # fmt: skip
+        for slot, name in enumerate(sums):
+            of_rows, of_columns = (STATISTICS[name].reduce(part[slot], dim=0) for part in left)
+            values[0][slot][rows] = of_rows
+            values[1][slot] = STATISTICS[name].merge(values[1][slot], of_columns)
+    of_images: Reduced = {name: (value, None) for name, value in zip(sums, values[0])}
+    of_texts: Reduced = {name: (value, None) for name, value in zip(sums, values[1])}
+    for slot, name in enumerate(maxima):
+        of_images[name] = _find_winners(name, images, texts, keys[0][slot], COLUMNS)
+        of_texts[name] = _find_winners(name, texts, images, keys[1][slot], ROWS)
+    return of_images, of_texts
 
 
-def _reduce_blocks(names: tuple[str, ...], values: Float[Tensor, "S N A"], winners: Tensor) -> Reduced:
-    """Statistics of A anchors from those over N blocks of candidates each."""
-    reduced: Reduced = {}
-    for name, value, winner in zip(names, values, [*winners, *[None] * (len(values) - len(winners))]):
-        if winner is not None:
-            best, block = value.max(dim=0)  # of equal ones the first, which holds the lower indices
-            reduced[name] = best, winner.gather(0, block[None])[0]
-        else:
-            reduced[name] = STATISTICS[name].reduce(value, dim=0), None
-    return reduced
+def _find_winners(
+    name: str, anchors: Side, candidates: Side, keys: Int[Tensor, " A"], block: int
+) -> tuple[Float[Tensor, " A"], Int[Tensor, " A"]]:
+    """The maxima, and their indices, from the keys that blocks of candidates left."""
+    value, winner = torch.empty_like(anchors.level), torch.empty_like(anchors.label)
+    order = (keys & 0x7FFFFFFF).int().argsort()
+    with torch.cuda.device_of(keys):
+        fused_triton.find_winners[(triton.cdiv(len(anchors), 64),)](
+            anchors.emb, _blocks(candidates.emb, block), order, keys, anchors.label, candidates.label,
+            anchors.level, value, winner, len(anchors), len(candidates), anchors.emb.shape[1],
+            NAME=name, ROWS=64, COLUMNS=block, DEPTH=DEPTH, num_warps=4, num_stages=3,
+        )  # fmt: skip
+    return value, winner
 
 
-def pull_tile(name: str, rows: Side, columns: Side, weights: Weights, terms: Terms) -> Pulls:
-    """As in `torch_tiles`; the first of the sums stays 0 except for "hinge_sum", which alone needs it."""
-    (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
-    row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
-    pulls = rows.emb.new_empty(num_rows, triton.cdiv(num_columns, 8) * 8)[:, :num_columns]
-    row_sums, column_sums = (
-        torch.zeros(2, *shape, dtype=torch.float32, device=pulls.device)
-        for shape in ((column_blocks, num_rows), (row_blocks, num_columns))
-    )
-    _launch(
-        fused_triton.pull_scores, row_blocks * column_blocks, rows.emb, columns.emb,
-        _blocks(pulls, ROWS, COLUMNS), rows.label, columns.label, rows.level, columns.level, *weights,
-        row_sums, column_sums, num_rows, num_columns, width, terms.margin,
-        1 / terms.temperature, terms.bias, NAME=name,
-    )  # fmt: skip
-    return pulls, row_sums.sum(dim=1), column_sums.sum(dim=1)
+def add_pulls(
+    name: str,
+    images: Side,
+    texts: Side,
+    weights: Weights,
+    emb_grads: tuple[Float[Tensor, "R d"], Float[Tensor, "C d"]],
+    terms: Terms,
+    tile: None = None,
+) -> Sums:
+    """As in `torch_tiles`."""
+    num_sums, device = 1 + STATISTICS[name].has_positive, images.emb.device
+    ranges = _ranges(images.label, ROWS), _ranges(texts.label, COLUMNS)
+    levels = _ranges(images.level, ROWS), _ranges(texts.level, COLUMNS)
+    height = min(BACKWARD_TILE, len(images))
+    width = BACKWARD_TILE**2 // height // COLUMNS * COLUMNS
+    column_blocks = triton.cdiv(len(texts), COLUMNS)
+    pulls = images.emb.new_empty(height * min(width, triton.cdiv(len(texts), 8) * 8))
+    of_images = torch.empty(num_sums, len(images), device=device)
+    of_texts = torch.zeros(num_sums, len(texts), device=device)
+    for rows in spans(len(images), height):
+        side, first_row = images[rows], rows.start // ROWS
+        of_rows = torch.empty(column_blocks, num_sums, len(side), device=device)
+        of_columns = torch.empty(triton.cdiv(len(side), ROWS), num_sums, len(texts), device=device)
+        for columns in spans(len(texts), width):
+            other, first_column = texts[columns], columns.start // COLUMNS
+            stride = triton.cdiv(len(other), 8) * 8
+            tile_pulls = pulls[: len(side) * stride].view(len(side), stride)[:, : len(other)]
+            _launch(
+                fused_triton.pull_scores, side, other, ranges[0][first_row:], ranges[1][first_column:],
+                side.level, other.level, weights[0][rows], weights[1][columns], levels[0][first_row:],
+                levels[1][first_column:], _blocks(tile_pulls, ROWS, COLUMNS // 2), of_rows[first_column:],
+                of_columns[:, :, columns], len(texts), terms.margin, 1 / terms.temperature, terms.bias,
+                NAME=name,
+            )  # fmt: skip
+            add_product(emb_grads[0][rows], tile_pulls, other.emb)
+            add_product(emb_grads[1][columns], tile_pulls.mT, side.emb)
+        of_images[:, rows] = of_rows.sum(dim=0)
+        of_texts += of_columns.sum(dim=0)
+    return of_images, of_texts
+
+
+def _ranges(numbers: Num[Tensor, " A"], size: int) -> Num[Tensor, "N 2"]:
+    """The lowest and the highest of every `size` numbers."""
+    places = torch.arange(triton.cdiv(len(numbers), size) * size, device=numbers.device)
+    blocks = numbers[places.clamp(max=len(numbers) - 1)].view(-1, size)
+    return torch.stack([blocks.amin(dim=1), blocks.amax(dim=1)], dim=1)
 
 
 def _blocks(matrix: Float[Tensor, "A C"], height: int, width: int = DEPTH) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(matrix, [height, width])
 
 
-def _launch(
-    kernel: Any, programs: int, rows: Tensor, columns: Tensor, *arguments: Any, **settings: Any
-) -> None:
-    with torch.cuda.device_of(rows):
-        kernel[(programs,)](_blocks(rows, ROWS), _blocks(columns, COLUMNS), *arguments, **settings, **LAUNCH)
+def _launch(kernel: Any, rows: Side, columns: Side, *arguments: Any, **settings: Any) -> None:
+    """Run a kernel over all blocks of two sides."""
+    blocks = triton.cdiv(len(rows), ROWS) * triton.cdiv(len(columns), COLUMNS)
+    with torch.cuda.device_of(rows.emb):
+        kernel[(blocks,)](
+            _blocks(rows.emb, ROWS), _blocks(columns.emb, COLUMNS), len(rows), len(columns), rows.emb.shape[1],
+            rows.label, columns.label, *arguments, **settings, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, **LAUNCH,
+        )  # fmt: skip

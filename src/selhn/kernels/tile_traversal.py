@@ -1,11 +1,11 @@
-"""All tiles of V @ T', one after the other, for both directions, and their gradients.
+"""The statistics of V @ T', for both directions, and their gradients.
 
 The backward pass costs O(B d) for the maxima, whose winners were remembered, and recomputes tiles only where
 an anchor's sum over all negatives received a gradient: a loss that mines all of its anchors touches none. The
-numbers of a tile come from `fused` on a GPU that has it, else from `torch_tiles`.
+tiles are those of `fused` on a GPU that has it, else of `torch_tiles`.
 """
 
-from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -16,17 +16,16 @@ from torch.autograd.function import once_differentiable
 
 from selhn.base.ranks import Shares
 from selhn.kernels import torch_tiles
+from selhn.kernels.sparse_product import Base, Edges, sparse_product
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
-from selhn.kernels.torch_tiles import Side, add_product
+from selhn.kernels.torch_tiles import Side, Sums, Weights, no_sums
 
 Embeddings: TypeAlias = Float[Tensor, "B d"]
 PerPair: TypeAlias = Int[Tensor, " B"]
-PART = 8192
-"""How many anchors' embeddings are worked on at a time outside of tiles, to need no further B x d matrix."""
 
 
 def arithmetic_of(tile: int | None) -> ModuleType:
-    """The backend of a tile: torch for tiles of a given size, Triton for tiles of its own size."""
+    """The backend: torch for tiles of a given size, Triton for tiles of its own size."""
     if tile is not None:
         return torch_tiles
     from selhn.kernels import fused
@@ -57,7 +56,7 @@ class TiledStatistics(torch.autograd.Function):
         image_emb, text_emb = (emb.to(dtype) for emb in embs)
         with torch.autocast(labels.device.type, enabled=False):
             text_emb = text_emb if shares is None else shares.gather(text_emb)
-            positive, values, winners = _traverse((image_emb, text_emb), labels, needs, terms, tile, shares)
+            positive, values, winners = _reduce((image_emb, text_emb), labels, needs, terms, tile, shares)
         remembered = [winners[name] if name in MAXIMA else values[name] for name in needs]
         ctx.save_for_backward(image_emb, text_emb, labels, positive, *remembered)
         ctx.set_materialize_grads(False)
@@ -69,53 +68,28 @@ class TiledStatistics(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_positive: Tensor | None, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         image_emb, text_emb, labels, positive, *remembered = ctx.saved_tensors
-        own = _own(ctx.shares, len(positive))
-        embs = image_emb, text_emb
-        emb_grads = (
-            torch.zeros_like(image_emb, dtype=positive.dtype),
-            torch.zeros_like(text_emb, dtype=positive.dtype),
-        )
+        shares, own = ctx.shares, _own(ctx.shares, len(positive))
         grad_positive = torch.zeros_like(positive) if grad_positive is None else grad_positive.clone()
         arrived = [
             (name, grad, kept) for name, grad, kept in zip(ctx.needs, grads, remembered) if grad is not None
         ]
         sums = [part for part in arrived if STATISTICS[part[0]].derivative is not None]
+        bases: tuple[Base, Base] | tuple[None, None] = (None, None)
         with torch.autocast(image_emb.device.type, enabled=False):
             if sums:
-                # In one unit in which the largest is 1024: half precision holds it, and what is far below it.
-                pulled = torch.stack([grad * STATISTICS[name].steepness(ctx.terms) for name, grad, _ in sums])
-                unit = pulled.abs().max().clamp(min=torch.finfo(pulled.dtype).tiny) / 1024
-                for (name, _, value), weight in zip(sums, pulled / unit):
-                    levels = STATISTICS[name].level(positive, value)
-                    images, texts = (
-                        Side(image_emb, labels[own], levels[0, own]),
-                        Side(text_emb, labels, levels[1]),
-                    )
-                    weights = weight[0, own], weight[1]
-                    of_images, of_texts = _add_sum_gradients(
-                        name, images, texts, weights, emb_grads, ctx.terms, ctx.tile
-                    )
-                    if STATISTICS[name].has_positive:
-                        of_texts = of_texts if ctx.shares is None else ctx.shares.ranks.sum(of_texts)
-                        grad_positive[own] -= (of_images + of_texts[own]) * unit
-                for emb_grad in emb_grads:
-                    emb_grad *= unit
-            for name, grad, winners in arrived:
-                if name in MAXIMA:
-                    _add_winner_gradients(embs, emb_grads, grad, winners, own)
-            for part in _spans(len(image_emb), PART):
-                pair = slice(own.start + part.start, own.start + part.stop)
-                emb_grads[0][part].addcmul_(grad_positive[pair, None], text_emb[pair])
-                emb_grads[1][pair].addcmul_(grad_positive[pair, None], image_emb[part])
-        if ctx.shares is not None:  # all ranks have the same loss: see `base.ranks`
-            ranks = ctx.shares.ranks
-            emb_grads = emb_grads[0] * ranks.number, ranks.sum(emb_grads[1])[own] * ranks.number
-        return None, None, None, None, None, None, *(grad.to(ctx.given) for grad in emb_grads)
-
-
-def _spans(length: int, tile: int) -> Iterator[slice]:
-    for start in range(0, length, tile):
-        yield slice(start, min(start + tile, length))
+                images, texts = Side(image_emb, labels[own], positive[own]), Side(text_emb, labels, positive)
+                bases, of_positive = _sum_gradients(sums, images, texts, own, ctx.terms, ctx.tile, shares)
+                grad_positive[own] -= of_positive
+            maxima = [part for part in arrived if part[0] in MAXIMA]
+            edges = _edges(grad_positive, [part[1:] for part in maxima], own)
+            # All ranks have the same loss, and the gradients of the texts come from all: see `base.ranks`.
+            given = ctx.given if shares is None else positive.dtype
+            of_images = sparse_product(edges, text_emb, len(image_emb), bases[0], given)
+            of_texts = sparse_product(edges.mT, image_emb, len(text_emb), bases[1], given)
+        if shares is not None:
+            of_images = (of_images * shares.ranks.number).to(ctx.given)
+            of_texts = (shares.ranks.sum(of_texts)[own] * shares.ranks.number).to(ctx.given)
+        return None, None, None, None, None, None, of_images, of_texts
 
 
 def _own(shares: Shares | None, batch: int) -> slice:
@@ -123,7 +97,7 @@ def _own(shares: Shares | None, batch: int) -> slice:
     return slice(0, batch) if shares is None else shares.rows
 
 
-def _traverse(
+def _reduce(
     embs: tuple[Float[Tensor, "b d"], Embeddings],
     labels: PerPair,
     needs: tuple[str, ...],
@@ -133,36 +107,14 @@ def _traverse(
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Positive scores, statistics (2, B), and the index (2, B) of every maximum's winner, -1 for none."""
     (image_emb, text_emb), own, arithmetic = embs, _own(shares, len(labels)), arithmetic_of(tile)
-    height, width = (tile, tile) if tile else arithmetic.forward_tile(len(labels))
-    own_texts = text_emb[own]
-    positive = torch.cat(
-        [arithmetic.positives(image_emb[s], own_texts[s]) for s in _spans(len(image_emb), height)]
-    )
+    positive = arithmetic.positives(image_emb, text_emb[own], tile)
     images = Side(image_emb, labels[own], positive)
     positive = positive if shares is None else shares.gather(positive)
-    texts = Side(text_emb, labels, positive)
-    sizes = len(image_emb), len(labels)
-    values = {name: [positive.new_full((size,), STATISTICS[name].empty) for size in sizes] for name in needs}
-    winners = {
-        name: [positive.new_full((size,), -1, dtype=torch.int64) for size in sizes]
-        for name in needs
-        if name in MAXIMA
-    }
-    for rows in _spans(sizes[0], height):
-        for columns in _spans(sizes[1], width):
-            reduced = arithmetic.reduce_tile(images[rows], texts[columns], needs, terms)
-            for direction, (anchors, first) in enumerate(
-                [(rows, columns.start), (columns, own.start + rows.start)]
-            ):
-                for name, (value, winner) in reduced[direction].items():
-                    so_far = values[name][direction][anchors]
-                    if winner is None:
-                        values[name][direction][anchors] = STATISTICS[name].merge(so_far, value)
-                        continue
-                    # Strictly better, or NaN: tiles come in rising order, so the lowest index wins a tie.
-                    better, known = (value > so_far) | value.isnan(), winners[name][direction][anchors]
-                    values[name][direction][anchors] = torch.where(better, value, so_far)
-                    winners[name][direction][anchors] = torch.where(better, winner + first, known)
+    found = arithmetic.reduce(images, Side(text_emb, labels, positive), needs, terms, tile)
+    values = {name: [side[name][0] for side in found] for name in needs}
+    winners = {name: [side[name][1].long() for side in found] for name in needs if name in MAXIMA}
+    for both in winners.values():
+        both[1] += own.start * (both[1] >= 0)
     if shares is not None:
         _merge_shares(values, winners, shares)
     stacked, places = (
@@ -187,74 +139,92 @@ def _merge_shares(values: dict[str, list[Tensor]], winners: dict[str, list[Tenso
             values[name][1] = STATISTICS[name].reduce(part, dim=0)
 
 
-def _add_winner_gradients(
-    embs: Sequence[Tensor],
-    emb_grads: Sequence[Tensor],
-    weight: Float[Tensor, "2 B"],
-    winner: Int[Tensor, "2 B"],
+def _edges(
+    grad_positive: Float[Tensor, " B"],
+    maxima: list[tuple[Float[Tensor, "2 B"], Int[Tensor, "2 B"]]],
     own: slice,
-) -> None:
-    """Add the gradient of a maximum to every anchor and to its winner, if that image is here."""
-    here = (winner[1] >= own.start) & (winner[1] < own.stop)
-    # The winner of an image anchor is a text, that of a text anchor an image.
-    for anchors, pulled, winners in (
-        (0, torch.where(winner[0, own] < 0, 0, weight[0, own]), winner[0, own]),
-        (1, torch.where(here, weight[1], 0), torch.where(here, winner[1] - own.start, 0)),
-    ):
-        for part in _spans(len(winners), PART):
-            pulls, at = pulled[part, None], winners[part].clamp(min=0)
-            emb_grads[anchors][part].addcmul_(pulls, embs[1 - anchors][at])
-            emb_grads[1 - anchors].index_add_(0, at, pulls * embs[anchors][part])
+) -> Edges:
+    """The images of this process, the texts that they are paired with or that win, and the gradients."""
+    pairs = torch.arange(own.start, own.stop, device=grad_positive.device)
+    parts = [Edges(pairs - own.start, pairs, grad_positive[own])]
+    for weight, winner in maxima:
+        # The winner of an image anchor is a text, that of a text anchor an image, which may be elsewhere.
+        image = winner[1] - own.start
+        here = (image >= 0) & (winner[1] < own.stop)
+        parts += [
+            Edges(
+                pairs - own.start, winner[0, own].clamp(min=0), weight[0, own].where(winner[0, own] >= 0, 0)
+            ),
+            Edges(
+                image.where(here, 0), torch.arange(len(here), device=here.device), weight[1].where(here, 0)
+            ),
+        ]
+    return Edges(*(torch.cat(field) for field in zip(*parts)))
 
 
-def _add_sum_gradients(
+def _sum_gradients(
+    sums: list[tuple[str, Tensor, Tensor]],
+    images: Side,
+    texts: Side,
+    own: slice,
+    terms: Terms,
+    tile: int | None,
+    shares: Shares | None,
+) -> tuple[tuple[Base, Base], Float[Tensor, " b"]]:
+    """The gradients of sums over all negatives for both sides, and for the positive scores of this process."""
+    # In one unit in which the largest is 1024: half precision holds it, and what is far below it.
+    pulled = torch.stack([grad * STATISTICS[name].steepness(terms) for name, grad, _ in sums])
+    unit = pulled.abs().max().clamp(min=torch.finfo(pulled.dtype).tiny) / 1024
+    totals = torch.zeros_like(images.emb, dtype=pulled.dtype), torch.zeros_like(texts.emb, dtype=pulled.dtype)
+    lost = [pulled.new_zeros(len(side)) for side in (images, texts)]
+    of_positive = torch.zeros_like(images.level)
+    for (name, _, value), weight in zip(sums, pulled / unit):
+        levels = STATISTICS[name].level(texts.level, value)
+        sides = replace(images, level=levels[0, own]), replace(texts, level=levels[1])
+        both = _add_chosen(name, *sides, (weight[0, own], weight[1]), totals, terms, tile)
+        for so_far, of_side in zip(lost, both):
+            so_far += of_side[0]
+        if STATISTICS[name].has_positive:
+            of_texts = both[1][1] if shares is None else shares.ranks.sum(both[1][1])
+            of_positive += (both[0][1] + of_texts[own]) * unit
+    # Near collapse the gradients at an anchor cancel but for the small differences of the embeddings. What
+    # rounding took from all of them would outweigh these: it is given back, at the mean of the embeddings.
+    means = [side.emb.mean(dim=0, dtype=pulled.dtype) for side in (texts, images)]
+    return (Base(totals[0], lost[0], means[0], unit), Base(totals[1], lost[1], means[1], unit)), of_positive
+
+
+def _add_chosen(
     name: str,
     images: Side,
     texts: Side,
-    weights: tuple[Float[Tensor, " b"], Float[Tensor, " B"]],
-    emb_grads: tuple[Tensor, Tensor],
+    weights: Weights,
+    totals: tuple[Tensor, Tensor],
     terms: Terms,
     tile: int | None,
-) -> tuple[Float[Tensor, " b"], Float[Tensor, " B"]]:
-    """Add the gradient of a sum over all negatives to both sides; return that of each anchor, summed.
+) -> Sums:
+    """`add_pulls` of the anchors that have a weight, or of all.
 
-    Only pairs whose image or text anchor has a weight are visited, each once: the images that have one
-    against all texts, then the other images against the texts that have one. How many there are is all that
-    the host waits for.
+    If few have one, the images that do meet all texts, and all images meet the texts that do: in the one
+    product only the images' statistics have a gradient, in the other only the texts'. How many there are is
+    all that the host waits for.
     """
-    arithmetic = arithmetic_of(tile)
-    tile = tile or arithmetic.BACKWARD_TILE
-    image_sums, text_sums = (weight.new_zeros(2, len(weight)) for weight in weights)
-    num_images, num_texts = torch.stack([(weight != 0).sum() for weight in weights]).tolist()
-    if num_images == num_texts == 0:
-        return image_sums[0], text_sums[0]
-    chosen_images, chosen_texts = ((weight == 0).to(torch.uint8).argsort(stable=True) for weight in weights)
-    for all_rows, all_columns in (
-        (_parts(chosen_images[:num_images], len(weights[0]), tile), list(_spans(len(weights[1]), tile))),
-        (
-            _parts(chosen_images[num_images:], len(weights[0]), tile),
-            _parts(chosen_texts[:num_texts], len(weights[1]), tile),
-        ),
-    ):
-        for rows in all_rows:
-            row_side = images[rows]
-            for columns in all_columns:
-                column_side = texts[columns]
-                both = weights[0][rows], weights[1][columns]
-                pulls, row_sums, column_sums = arithmetic.pull_tile(name, row_side, column_side, both, terms)
-                add_product(emb_grads[0], rows, pulls, column_side.emb)
-                add_product(emb_grads[1], columns, pulls.mT, row_side.emb)
-                image_sums[:, rows] += row_sums
-                text_sums[:, columns] += column_sums
-    # Near collapse the gradients at an anchor cancel but for the small differences of the embeddings. What
-    # rounding took from all of them would outweigh these: it is given back, at the mean of the embeddings.
-    wide = image_sums.dtype
-    emb_grads[0].addr_(image_sums[1], texts.emb.mean(dim=0, dtype=wide))
-    emb_grads[1].addr_(text_sums[1], images.emb.mean(dim=0, dtype=wide))
-    return image_sums[0], text_sums[0]
-
-
-def _parts(chosen: Int[Tensor, " A"], batch: int, tile: int) -> list[slice] | list[Tensor]:
-    """The chosen of a batch in parts of a tile; slices, which need no gathering, where all are chosen."""
-    spans = list(_spans(len(chosen), tile))
-    return spans if len(chosen) == batch else [chosen[span] for span in spans]
+    add_pulls = arithmetic_of(tile).add_pulls
+    numbers = torch.stack([(weight != 0).sum() for weight in weights]).tolist()
+    if numbers[0] / len(images) + numbers[1] / len(texts) >= 1:
+        return add_pulls(name, images, texts, weights, totals, terms, tile)
+    sums = no_sums(name, weights)
+    for side, number in enumerate(numbers):
+        if number:
+            chosen = (weights[side] == 0).to(torch.uint8).argsort(stable=True)[:number]
+            sides, pulling, parts = (
+                [images, texts],
+                [torch.zeros_like(weight) for weight in weights],
+                list(totals),
+            )
+            sides[side], pulling[side] = sides[side][chosen], weights[side][chosen]
+            parts[side] = torch.zeros_like(sides[side].emb, dtype=totals[side].dtype)
+            both = add_pulls(name, *sides, tuple(pulling), tuple(parts), terms, tile)
+            totals[side].index_add_(0, chosen, parts[side])
+            sums[side].index_add_(1, chosen, both[side])
+            sums[1 - side].add_(both[1 - side])
+    return sums

@@ -31,7 +31,7 @@ def tiled_statistics(
 
     Half-precision embeddings are multiplied exactly and compared in float32; on NVIDIA GPUs from Hopper on
     that is done by fused Triton kernels, unless a `tile` is given. Wider ones are multiplied as torch is set
-    to do. On CUDA gradients repeat only under `torch.use_deterministic_algorithms(True)` (`index_add_`).
+    to do.
     """
     if terms.added is not None:
         raise SelhnError(

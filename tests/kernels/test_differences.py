@@ -67,10 +67,12 @@ def make(size, seed=0):
     return [leaf.to(DEVICE) for leaf in leaves], mask.to(DEVICE)
 
 
-def by_kernel(leaves, mask, half):
+def by_kernel(leaves, mask, half, everywhere=False):
     images, texts, image_whole, text_whole, *layers = leaves
     local, whole = LinearWeights(*layers[:2]), LinearWeights(*layers[2:])
-    return compared_nodes(images, mask, texts, (image_whole, text_whole), local, whole, SMOOTH, half)
+    return compared_nodes(
+        images, mask, texts, (image_whole, text_whole), local, whole, SMOOTH, half, everywhere
+    )
 
 
 def by_loop(leaves, mask):
@@ -88,17 +90,17 @@ def by_loop(leaves, mask):
     return torch.stack(rows).view(len(images), len(texts), *rows[0].shape)
 
 
-def nodes_and_grads(leaves, mask, pulls, half=None):
+def nodes_and_grads(leaves, mask, pulls, half=None, everywhere=False):
     """By the kernels in half precision, or by the loop in float64."""
     leaves = [
         leaf.detach().to(torch.float64 if half is None else torch.float32).requires_grad_() for leaf in leaves
     ]
-    nodes = by_loop(leaves, mask) if half is None else by_kernel(leaves, mask, half)
+    nodes = by_loop(leaves, mask) if half is None else by_kernel(leaves, mask, half, everywhere)
     return nodes, *torch.autograd.grad(nodes, leaves, pulls.to(nodes.dtype))
 
 
-def assert_like_float64(leaves, mask, pulls, half):
-    nodes, *grads = nodes_and_grads(leaves, mask, pulls, half)
+def assert_like_float64(leaves, mask, pulls, half, everywhere=False):
+    nodes, *grads = nodes_and_grads(leaves, mask, pulls, half, everywhere)
     expected, *expected_grads = nodes_and_grads(leaves, mask, pulls.to(half))
     rounding = torch.finfo(half).eps
     assert nodes.dtype == half
@@ -111,10 +113,12 @@ def assert_like_float64(leaves, mask, pulls, half):
 @fused
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("half", HALVES)
-def test_equals_a_loop_written_from_the_paper(size, half):
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_equals_a_loop_written_from_the_paper(size, half, everywhere):
     num_images, _, num_texts, words, _, sim_dim = size
     torch.manual_seed(0)
-    assert_like_float64(*make(size), torch.randn(num_images, num_texts, 1 + words, sim_dim).to(DEVICE), half)
+    pulls = torch.randn(num_images, num_texts, 1 + words, sim_dim).to(DEVICE)
+    assert_like_float64(*make(size), pulls, half, everywhere)
 
 
 @fused
@@ -128,13 +132,14 @@ def test_in_the_precision_asked_for(dtype):
 
 
 @fused
-def test_words_without_a_gradient_add_nothing():
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_words_without_a_gradient_add_nothing(everywhere):
     # As where negatives are mined: one pair of many has a gradient.
     leaves, mask = make((2, 6, 40, 7, 64, 16))
     pulls = torch.zeros(2, 40, 8, 16, device=DEVICE)
     pulls[1, 21] = torch.randn(8, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    assert_like_float64(leaves, mask, pulls, HALVES[-1])
-    grads = nodes_and_grads(leaves, mask, pulls, HALVES[-1])[1:]
+    assert_like_float64(leaves, mask, pulls, HALVES[-1], everywhere)
+    grads = nodes_and_grads(leaves, mask, pulls, HALVES[-1], everywhere)[1:]
     assert not grads[0][0].any()
     assert not grads[1][:21].any()
 
@@ -168,8 +173,8 @@ def test_models_score_by_the_kernels(name, monkeypatch):
     module, kernel = (cmcan, attended_nodes) if name == "cmcan" else (sgraf, compared_nodes)
     made = []
 
-    def watched(*given):
-        made.append(kernel(*given))
+    def watched(*given, **how):
+        made.append(kernel(*given, **how))
         return made[-1]
 
     monkeypatch.setattr(module, kernel.__name__, watched)

@@ -64,16 +64,18 @@ def compared_nodes(
     whole: LinearWeights,
     smooth: float,
     dtype: torch.dtype,
+    everywhere: bool,
 ) -> Float[Tensor, "I T X s"]:
     """X = 1 + N unit nodes of every image with every text: that of the whole, then those of the words.
 
-    Vectors have length 1; those of padding have length 0.
+    Vectors have length 1; those of padding have length 0. `everywhere` says that all pairs get a gradient, as
+    through batch statistics; else the backward pass looks for those that have one. Both give the same.
     """
     from selhn.kernels.differences_triton import ComparedNodes
 
     with torch.autocast(images.device.type, enabled=False):
         given = images, texts, images @ images.mT, *wholes, *local, *whole
-        return ComparedNodes.apply(region_mask.contiguous(), smooth, dtype, *given)
+        return ComparedNodes.apply(region_mask.contiguous(), smooth, dtype, everywhere, *given)
 
 
 def attended_nodes(

@@ -109,8 +109,12 @@ def _project_backward(
     grad, weights, regions, words, matrix, nodes, inverses, grad_projected, grad_differences, squares, grad_weights,
     grad_bias, touched, image_eights, num_words, num_regions, wide, per_text, places, first_place, per_image,
     D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    EVERYWHERE: tl.constexpr,
 ):  # fmt: skip
-    """Of words without a gradient (most, with mined negatives), only those of weights are written: zeros."""
+    """Of words without a gradient (most, with mined negatives), only those of weights are written: zeros.
+
+    With EVERYWHERE all zeros are written, because what comes next reads every row.
+    """
     half = nodes.dtype.element_ty
     image, row, inside = _rows(num_words, ROWS)
     column = tl.arange(0, S)
@@ -126,6 +130,13 @@ def _project_backward(
     if not some:
         tl.store(to_weights, tl.zeros([ROWS, K], tl.float32), mask=in_weights)
         tl.store(to_bias, tl.zeros([S], tl.float32))
+        if EVERYWHERE:
+            to = grad_projected + here[:, None] * S + column[None, :]
+            tl.store(to, tl.zeros([ROWS, S], half), mask=inside[:, None])
+            for begin in range(0, D, DEPTH):
+                to = here[:, None] * D + begin + tl.arange(0, DEPTH)[None, :]
+                tl.store(grad_differences + to, tl.zeros([ROWS, DEPTH], half), mask=inside[:, None])
+                tl.store(squares + to, tl.zeros([ROWS, DEPTH], half), mask=inside[:, None])
         return
     x = tl.load(nodes + at, mask=inside[:, None], other=0.0).to(tl.float32)
     inverse = tl.load(inverses + node, mask=inside, other=0.0)
@@ -186,7 +197,7 @@ class AttendedNodes(torch.autograd.Function):
         nodes, rows = Nodes(vectors, inverse, vectors.shape[2], first=0, relu=True), vectors.shape[1:3]
         with torch.autocast(grad.device.type, enabled=False):
             grads = _projected_backward(
-                grad.to(vectors.dtype).contiguous(), look, contexts, queries, matrix, nodes
+                grad.to(vectors.dtype).contiguous(), look, contexts, queries, matrix, nodes, everywhere=False
             )
         of_weights, grad_contexts, grad_queries, *grad_layer = grads
         of_weights = of_weights[:, :, : grad_contexts.shape[1]].unflatten(1, rows)
@@ -199,7 +210,9 @@ class ComparedNodes(torch.autograd.Function):
     """(regions, words, gram, v, t, W_l, b_l, W_g, b_g) -> the nodes."""
 
     @staticmethod
-    def forward(ctx: Any, region_mask: Tensor, smooth: float, dtype: torch.dtype, *given: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, region_mask: Tensor, smooth: float, dtype: torch.dtype, everywhere: bool, *given: Tensor
+    ) -> Tensor:
         images, texts, gram, image_whole, text_whole, local, local_bias, whole, whole_bias = given
         num_words = texts.shape[1]
         regions, words = images.half().contiguous(), texts.half().contiguous().flatten(0, 1)
@@ -231,7 +244,7 @@ class ComparedNodes(torch.autograd.Function):
                 whole,
             )
             ctx.save_for_backward(*kept, vectors, inverse)
-            ctx.smooth = smooth
+            ctx.smooth, ctx.everywhere = smooth, everywhere
         return vectors
 
     @staticmethod
@@ -243,10 +256,10 @@ class ComparedNodes(torch.autograd.Function):
         nodes, pairs = Nodes(vectors, inverse, num_words, first=1), Nodes(vectors, inverse, 1, first=0)
         with torch.autocast(dots.device.type, enabled=False):
             _, grad_image_whole, grad_text_whole, *grad_whole = _projected_backward(
-                grad, _all_of_it(text_whole), image_whole, text_whole, whole, pairs
+                grad, _all_of_it(text_whole), image_whole, text_whole, whole, pairs, ctx.everywhere
             )
             grad_weights, grad_regions, grad_words, *grad_local = _projected_backward(
-                grad, weights, regions, words, local, nodes
+                grad, weights, regions, words, local, nodes, ctx.everywhere
             )
             scale = LARGEST_PULL / torch.linalg.vector_norm(grad_weights, torch.inf).clamp(min=1e-30)
             given = dots, gram, region_mask, num_words, ctx.smooth
@@ -258,7 +271,7 @@ class ComparedNodes(torch.autograd.Function):
             )
             grad_texts += grad_words.view_as(grad_texts)
         grads = grad_regions, grad_texts, grad_gram.div_(scale), grad_image_whole.squeeze(1), grad_text_whole
-        return None, None, None, *grads, *grad_local, *grad_whole
+        return None, None, None, None, *grads, *grad_local, *grad_whole
 
 
 def _projected(
@@ -272,7 +285,13 @@ def _projected(
 
 
 def _projected_backward(
-    grad: Tensor, weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, nodes: Nodes
+    grad: Tensor,
+    weights: Tensor,
+    regions: Tensor,
+    words: Tensor,
+    matrix: Tensor,
+    nodes: Nodes,
+    everywhere: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of weights, regions, words, matrix and bias in float32; `grad` is as precise as the nodes."""
     images, (num_words, dim), vectors = len(regions), words.shape, nodes.vectors
@@ -285,13 +304,19 @@ def _projected_backward(
     _project_backward[grid](
         grad, weights, regions, words, matrix.to(grad.dtype), vectors, nodes.inverse, projected, differences, squares,
         grad_weights, grad_biases, touched, *_row_sizes(weights, regions, words, nodes), ROWS_BACK, DEPTH_BACK,
-        num_warps=WARPS_BACK, num_stages=STAGES_BACK,
+        everywhere, num_warps=WARPS_BACK, num_stages=STAGES_BACK,
     )  # fmt: skip
-    grad_regions = summed_over_words(weights, differences, touched, regions.shape[1], ROWS_BACK)
-    grad_words = summed_over_images(differences, touched, ROWS_BACK).neg_()
     found = projected.flatten(0, 1), squares.flatten(0, 1)
-    grad_matrix = summed_products(*found, listed(touched), num_words, ROWS_BACK).div_(SQUARED_SCALE)
-    return grad_weights, grad_regions, grad_words, grad_matrix, grad_biases.sum(0)
+    if everywhere:  # the sums of cuBLAS and torch are then faster
+        by_word = weights.to(grad.dtype).expand(images, -1, -1).contiguous()
+        grad_regions = wide_product(by_word.mT, differences)[:, : regions.shape[1]]
+        grad_words = differences.sum(0, dtype=torch.float32)
+        grad_matrix = wide_product(found[0].T, found[1])
+    else:
+        grad_regions = summed_over_words(weights, differences, touched, regions.shape[1], ROWS_BACK)
+        grad_words = summed_over_images(differences, touched, ROWS_BACK)
+        grad_matrix = summed_products(*found, listed(touched), num_words, ROWS_BACK)
+    return grad_weights, grad_regions, grad_words.neg_(), grad_matrix.div_(SQUARED_SCALE), grad_biases.sum(0)
 
 
 def _row_grid(regions: Tensor, words: Tensor, rows: int) -> tuple[int]:

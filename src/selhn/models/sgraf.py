@@ -248,7 +248,9 @@ class SimilarityHead(nn.Module):
             by_word, by_whole = (
                 LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole)
             )
-            nodes = compared_nodes(*given, by_word, by_whole, self.smooth, half)
+            nodes = compared_nodes(
+                *given, by_word, by_whole, self.smooth, half, everywhere=not self.pairs_apart
+            )
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
         local, whole = self._differences(images, texts, aligned)

@@ -89,7 +89,9 @@ def assert_like_float64(leaves, mask, pulls, half):
     assert (seen.double() - expected).norm() <= 4 * rounding * expected.norm()
     for grad, expected_grad, leaf in zip(grads, expected_grads, leaves, strict=True):
         assert grad.dtype == leaf.dtype
-        assert (grad.double() - expected_grad).norm() <= 8 * rounding * expected_grad.norm() + 1e-6
+        # Those of edges between nodes that are alike cancel, down to the rounding of their terms.
+        allowed = rounding * (8 * expected_grad.norm() + 1e-3)
+        assert (grad.double() - expected_grad).norm() <= allowed
 
 
 @fused

@@ -131,12 +131,13 @@ def _project_backward(
         tl.store(to_weights, tl.zeros([ROWS, K], tl.float32), mask=in_weights)
         tl.store(to_bias, tl.zeros([S], tl.float32))
         if EVERYWHERE:
-            to = grad_projected + here[:, None] * S + column[None, :]
-            tl.store(to, tl.zeros([ROWS, S], half), mask=inside[:, None])
+            nothing = tl.zeros([ROWS, S], half)
+            tl.store(grad_projected + here[:, None] * S + column[None, :], nothing, mask=inside[:, None])
             for begin in range(0, D, DEPTH):
-                to = here[:, None] * D + begin + tl.arange(0, DEPTH)[None, :]
-                tl.store(grad_differences + to, tl.zeros([ROWS, DEPTH], half), mask=inside[:, None])
-                tl.store(squares + to, tl.zeros([ROWS, DEPTH], half), mask=inside[:, None])
+                there = here[:, None] * D + begin + tl.arange(0, DEPTH)[None, :]
+                none = tl.zeros([ROWS, DEPTH], half)
+                tl.store(grad_differences + there, none, mask=inside[:, None])
+                tl.store(squares + there, none, mask=inside[:, None])
         return
     x = tl.load(nodes + at, mask=inside[:, None], other=0.0).to(tl.float32)
     inverse = tl.load(inverses + node, mask=inside, other=0.0)

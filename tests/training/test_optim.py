@@ -1,11 +1,14 @@
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from model_cases import make_model
 
-from selhn.diagnose import parameter_norms, total_norm
+from selhn.diagnose import parameter_norms
+from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig
 from selhn.training.optim import (
     clipped_step,
@@ -52,39 +55,68 @@ def test_every_trainable_weight_is_in_one_group(tiny_model):
     assert all(group["weight_decay"] == 0.01 for group in optimizer.param_groups)
 
 
-def test_clipping_is_torchs_own(tiny_model):
-    norms, weights = [], []
-    for clip in (None, 0.5):
-        model = tiny_model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        for index, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
-            parameter.grad = torch.full_like(parameter, 0.01 * (index + 1))
-        if clip is None:
-            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
-            optimizer.step()
-        else:
-            before = parameter_norms(model.parameters())
-            norms.append(total_norm(list(before.values())))
-            clipped_step(optimizer, before, clip)
-        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    assert torch.allclose(*norms)
-    assert norms[0] > 0.5
-    assert torch.allclose(*weights, atol=1e-7)
-
-
-@pytest.mark.gpu
-def test_the_fused_update_clips_too(tiny_model):
-    weights = []
-    for on_gpu in (False, True):
-        device = torch.device("cuda" if on_gpu else "cpu")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_the_update_is_torchs_own(tiny_model, device, clip):
+    """Two groups, one weight without a gradient, gradients clipped by torch before its own update."""
+    ends = []
+    for own in (False, True):
+        torch.manual_seed(0)
         model = tiny_model().to(device)
-        optimizer = make_optimizer(model, TrainConfig(lr=1e-2), device)
-        for _ in range(3):
-            for index, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
-                parameter.grad = torch.full_like(parameter, 0.01 * (index + 1))
-            clipped_step(optimizer, parameter_norms(model.parameters()), 0.5)
-        weights.append(torch.cat([p.detach().cpu().flatten() for p in model.parameters()]))
-    assert torch.allclose(*weights, atol=1e-5)
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        groups = [{"params": weights[:2], "lr": 1e-3}, {"params": weights[2:], "weight_decay": 0.1}]
+        kind = AdamW if own else torch.optim.AdamW
+        optimizer = kind(groups, lr=1e-2, weight_decay=0.01)
+        for step in range(1, 4):
+            optimizer.zero_grad()
+            for index, weight in enumerate(weights[:-1]):
+                weight.grad = torch.full_like(weight, 0.01 * (index - 3) / step)
+            if own:
+                clipped_step(optimizer, parameter_norms(weights), clip)
+            else:
+                if clip:
+                    assert torch.nn.utils.clip_grad_norm_(weights, clip) > clip
+                optimizer.step()
+        ends.append(torch.cat([weight.detach().flatten() for weight in weights]))
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-7)
+
+
+def test_its_state_and_that_of_torchs_own_are_interchangeable(tiny_model):
+    """Checkpoints of earlier versions hold the state of torch's AdamW."""
+
+    def two_steps(optimizer, weights):
+        for _ in range(2):
+            for index, weight in enumerate(weights):
+                weight.grad = torch.full_like(weight, 0.01 * (index + 1))
+            optimizer.step()
+
+    weights = [[weight for weight in tiny_model().parameters() if weight.requires_grad] for _ in range(2)]
+    theirs, ours = torch.optim.AdamW(weights[0], lr=1e-2), AdamW([{"params": weights[1]}], lr=0.5)
+    two_steps(theirs, weights[0])
+    with torch.no_grad():
+        for own, given in zip(weights[1], weights[0]):
+            own.copy_(given)
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.param_groups[0]["lr"] == 1e-2
+    two_steps(ours, weights[1])
+    two_steps(theirs, weights[0])
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-6, atol=1e-7)
+    saved = ours.state_dict()
+    assert saved["param_groups"][0]["params"] == list(range(len(weights[0])))
+    assert {float(state["step"]) for state in saved["state"].values()} == {4.0}
+
+
+def test_training_does_not_import_torchs_compiler():
+    """It takes as long as importing torch; creating an optimiser of torch would import it."""
+    program = """
+import sys
+from selhn.training.run import run_config
+from selhn.training.config import RunConfig, override
+small = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
+run_config(override(RunConfig(), small), quiet=True)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_pretrained_weights_learn_more_slowly():

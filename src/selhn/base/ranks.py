@@ -5,7 +5,6 @@ activation of its own pairs, is the number of ranks times its share in the gradi
 over the ranks, as `DistributedDataParallel`, FSDP and `average_gradients` do, it is the whole.
 """
 
-import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -226,9 +225,6 @@ def joined() -> Iterator[Ranks | None]:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
         torch.cuda.set_device(local_device(torch.device("cuda")))
-    # An optimiser imports this in its first step. If a group is open by then, it is kept forever, and its
-    # threads, which hold tensors, may abort the process at its end.
-    importlib.import_module("torch._dynamo")
     # NCCL refuses two processes on one GPU.
     apart = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     store, rank, number = next(iter(rendezvous("env://", timeout=TIMEOUT)))

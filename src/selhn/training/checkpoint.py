@@ -11,6 +11,7 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import require_kind, require_settings
 from selhn.diagnose import StallAlarm
 from selhn.runs import RunFolder, load_weights
+from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig, respelled
 from selhn.training.optim import flatten_optimizer, unflatten_optimizer
 from selhn.training.protocols import Protocol
@@ -39,7 +40,7 @@ class Checkpoints:
     folder: RunFolder
     identity: Mapping[str, str]
     protocol: Protocol
-    optimizer: torch.optim.Optimizer
+    optimizer: AdamW
     alarm: StallAlarm | None = None
 
     def save(self, position: Position) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from selhn.base.errors import Damaged, warn
 from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
+from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig
 
 MOST_LR = 1.0
@@ -18,9 +19,8 @@ MOST_LR = 1.0
 
 def make_optimizer(
     model: AbstractMatcher, config: TrainConfig, device: torch.device, of_loss: Sequence[nn.Parameter] = ()
-) -> torch.optim.AdamW:
+) -> AdamW:
     """AdamW, with a lower rate for a pre-trained text encoder and no decay for parameters of the loss."""
-    on_gpu = device.type == "cuda"
     if config.lr > MOST_LR:
         warn(
             f"lr={config.lr:g}: AdamW changes every weight by about that much in each step, "
@@ -32,11 +32,9 @@ def make_optimizer(
         groups.append({"params": of_loss, "lr": config.lr, "weight_decay": 0.0})
     for group in groups:
         group["initial_lr"] = group["lr"]
-        if on_gpu:  # a recorded step reads the rate from the device on every replay
+        if device.type == "cuda":  # a recorded step reads the rate from the device on every replay
             group["lr"] = torch.tensor(group["lr"], device=device)
-    return torch.optim.AdamW(
-        groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu
-    )
+    return AdamW(groups, config.lr, config.weight_decay)
 
 
 def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
@@ -68,7 +66,7 @@ def rate_factor(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
     return factor
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+def set_learning_rate(optimizer: AdamW, factor: float) -> None:
     """Set the rate of every group to its initial rate times a factor."""
     for group in optimizer.param_groups:
         rate = group["initial_lr"] * factor
@@ -78,23 +76,17 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
             group["lr"] = rate
 
 
-def clipped_step(optimizer: torch.optim.Optimizer, norms: Norms, clip: float) -> None:
+def clipped_step(optimizer: AdamW, norms: Norms, clip: float) -> None:
     """One update, with all gradients scaled down together if their norm is above `clip`; 0 turns that off."""
-    if clip:
-        norm = total_norm(list(norms.values()))
-        if optimizer.param_groups[0].get("fused"):
-            # The fused update divides by this as it reads the gradients, which saves a pass over them.
-            optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1)  # type: ignore[attr-defined]
-        else:
-            torch.nn.utils.clip_grads_with_norm_(list(norms), clip, norm)
-    optimizer.step()
+    # The update divides by this as it reads the gradients, which saves a pass over them.
+    optimizer.step(((total_norm(list(norms.values())) + 1e-6) / clip).clamp(min=1).float() if clip else None)
 
 
-def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def flatten_optimizer(optimizer: AdamW) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """The moments of an optimiser as tensors by name, and its settings."""
     state = optimizer.state_dict()
     tensors = {
-        f"optimizer.{index}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        f"optimizer.{index}.{key}": value
         for index, values in state["state"].items()
         for key, value in values.items()
     }
@@ -106,12 +98,12 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 
 
 def unflatten_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
+    optimizer: AdamW, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
 ) -> None:
     """The inverse of `flatten_optimizer`; refuses tensors that do not fit the weights."""
     state: dict[int, dict[str, Tensor]] = {}
     mine = optimizer.state_dict()["param_groups"]
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = list(optimizer.weights)
     try:
         for name, tensor in tensors.items():
             if name.startswith("optimizer."):
@@ -132,13 +124,6 @@ def unflatten_optimizer(
         raise Damaged(
             f"the checkpoint's optimiser does not fit the model ({error}): start the run again"
         ) from None
-    for saved, own in zip(groups, optimizer.param_groups):
-        # A rate on the device stays there.
-        saved.update(
-            {key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)}
-        )
-        # How the update is computed depends on the device, which may have changed.
-        saved.update({key: own[key] for key in ("fused", "capturable", "foreach") if key in own})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 

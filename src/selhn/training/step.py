@@ -17,6 +17,7 @@ from selhn.losses import AbstractLoss, Learns
 from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
+from selhn.training.adamw import AdamW
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
 from selhn.training.optim import clipped_step
@@ -88,7 +89,7 @@ def make_batches(
     )
 
 
-def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Stepper:
+def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
     """All steps of a run; recorded if the settings and the device allow it."""
     batches, loss, config = protocol.batches, protocol.loss, protocol.config
     if config.capture == "always" and batches.device.type != "cuda":
@@ -106,9 +107,7 @@ def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Steppe
     return Stepper(partial(training_step, protocol, optimizer), batches.generator, record, protocol.ranks)
 
 
-def training_step(
-    protocol: Protocol, optimizer: torch.optim.Optimizer, pairs: Pairs, num_tokens: int
-) -> dict[str, Tensor]:
+def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
     """Batch, forward, backward, clip, update; returns the numbers of the step, still on the device."""
     model, loss, config = protocol.model, protocol.loss, protocol.config
     batch = protocol.batches.assemble_seeded(pairs, num_tokens)
@@ -127,7 +126,7 @@ def training_step(
         )
         return {"loss_per_anchor": mean.detach(), **probed}
 
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
     trained = [*model.parameters(), *learnt_by(loss)]
     if protocol.ranks is not None:

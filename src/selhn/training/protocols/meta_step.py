@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Pairs
 from selhn.losses import MetaSPN, TripletHN
+from selhn.training.adamw import AdamW
 from selhn.training.optim import flatten_optimizer, unflatten_optimizer
 from selhn.training.protocols.base import Protocol
 
@@ -46,7 +47,7 @@ class MetaStep(Protocol):
         loss = self.loss.to(batches.device)
         self._plain = TripletHN(loss.margin)
         on_gpu = batches.device.type == "cuda"
-        self._optimizer = torch.optim.Adam(loss.network.parameters(), lr=loss.weight_lr, capturable=on_gpu)
+        self._optimizer = AdamW([{"params": list(loss.network.parameters())}], loss.weight_lr)
         size = min(batches.batch_size, data.dev.num_texts)
         self._dev = Batches(
             data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device, side=batches.side
@@ -94,7 +95,7 @@ class MetaStep(Protocol):
         for buffer, before in buffers:
             buffer.copy_(before)
         meta = -self.config.lr * (self.loss.weights(scores, self.image_ids(batch)) * change).mean()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         meta.backward()
         self._optimizer.step()
 

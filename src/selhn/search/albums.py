@@ -166,5 +166,5 @@ def _no_album(name: object, albums: Iterable[str]) -> NotFound:
     there = ", ".join(list(albums)[:10])
     return NotFound(
         f"there is no album {str(name)[:80]!r}: "
-        + (f"there are {there}" if there else "there are no albums yet")
+        + (f"choose from {there}" if there else "there are no albums yet")
     )

@@ -46,9 +46,9 @@ def test_what_cannot_be_done_is_said(index, model):
     for wrong, words in (
         ("", "1 to 100"),
         ("a" * 101, "1 to 100"),
-        ("a\nb", "plain"),
-        (" a", "plain"),
-        ("\ud800", "plain"),
+        ("a\nb", "printable"),
+        (" a", "printable"),
+        ("\ud800", "printable"),
     ):
         with pytest.raises(SelhnError, match=words):
             index.albums.change(wrong, add=index.ids()[:1])

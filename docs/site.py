@@ -120,5 +120,7 @@ if __name__ == "__main__":
         from selhn.base.version import __version__
 
         file_by_version(__version__)
+        where = SITE.relative_to(ROOT)
+        print(f"{where}/index.html; to search in it, serve it: python3 -m http.server -d {where}")
     else:
         write_pages()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from programs import run
 
+from selhn.data import check
 from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
 from selhn.models import MODELS
@@ -105,6 +106,17 @@ def test_small_pages_do_what_they_say(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     shown = re.search(r"print\(metrics\) +# (.*)", pages[0]).group(1)
     assert shown in done.stdout, "the row shown is the row printed"
+
+
+def test_the_example_of_the_page_on_data_is_data(tmp_path, monkeypatch):
+    """What the Python block writes can be used, and so can the data.json that the page shows."""
+    page = (DOCS / "data.md").read_text()
+    (shown,) = re.findall(r"^```json\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[1], {})
+    assert check("mine").ok
+    (tmp_path / "mine" / "data.json").write_text(shown)
+    assert check("mine").ok
 
 
 def rows_of(page, heading):

@@ -134,7 +134,7 @@ def test_damaged_vocabulary(tmp_path, content, message):
 
 
 def test_wrong_vocabularies(tmp_path):
-    with pytest.raises(ValueError, match="begins with <pad> <start> <end> <unk>"):
+    with pytest.raises(ValueError, match="must begin with <pad> <start> <end> <unk>"):
         Vocabulary(["a", "dog"])
     with pytest.raises(ValueError, match="has 'dog' more than once"):
         Vocabulary([*WORDS.words[:4], "dog", "dog"])

@@ -10,7 +10,8 @@ from selhn.base.names import did_you_mean, require_kind, require_settings
 
 def test_did_you_mean():
     assert did_you_mean("Selhm", ["hn", "selhn"]) == "did you mean 'selhn'?"
-    assert did_you_mean("zzz", ["hn", "selhn"]) == "there are hn, selhn"
+    assert did_you_mean("zzz", ["hn", "selhn"]) == "choose from hn, selhn"
+    assert did_you_mean("zzz", ["hn"], "see the list") == "see the list"
     assert did_you_mean("zzz", []) == "there are none"
 
 
@@ -30,7 +31,7 @@ def test_require_settings():
     require_settings("it", make, {"dim": 1, "width": 2})
     with pytest.raises(ValueError, match="it has no setting 'widht': did you mean 'width'"):
         require_settings("it", make, {"widht": 1})
-    with pytest.raises(NotFound, match="there are width"):
+    with pytest.raises(NotFound, match="choose from width"):
         require_settings("it", make, {"dim": 1}, only_optional=True)
     with pytest.raises(SelhnError, match="width of it takes a whole number, got 'wide'"):
         require_settings("it", make, {"width": "wide"})

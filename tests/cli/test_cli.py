@@ -215,6 +215,16 @@ def test_data(tmp_path):
     ("words", "sentence"),
     [
         (["train", "rvse_selhn_worl"], "unknown recipe 'rvse_selhn_worl': did you mean 'rvse_selhn_world'?"),
+        (
+            ["train", "my_data"],
+            "'my_data': `selhn train --list` shows all; to train on a folder of data, write data=my_data",
+        ),
+        (
+            ["train", "rvse_selhn_world", "margin=0.3"],
+            "unknown setting 'margin': did you mean 'loss.margin'?",
+        ),
+        (["train", "rvse_selhn_world", "dim=3"], "unknown setting 'dim': did you mean 'model.dim'?"),
+        (["diagnose", "nowhere.csv"], "there is no file nowhere.csv: name a CSV"),
         (["train", "rvse_selhn_world", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
         (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
         (["train", "rvse_selhn_world", "seeds=a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),

@@ -42,6 +42,7 @@ def test_the_demo_of_pictures_indexes_searches_and_draws(picture_demo, capsys, m
     assert re.search(
         r"“two people on the beach” and a picture like the framed one\n +1 .* horses on the beach", out
     )
+    assert "“two bears”   (no sure match)\n" in out
     first, among_five = map(
         int,
         re.search(

@@ -74,6 +74,9 @@ def test_filling_asking_changing(saved, world, tmp_path, monkeypatch):
     assert [hit.metadata for hit in hits] == [{"split": "dev"}] * 2
     assert ask([str(tmp_path / DEFAULT_INDEX), "a red ball"], Path("elsewhere"), k=2) == hits
     assert hits[0].id not in {hit.id for hit in ask([], DEFAULT_INDEX, like=hits[0].id)}
+    assert ask([str(tmp_path / DEFAULT_INDEX)], Path("elsewhere"), like=hits[0].id), (
+        "an index alone is no word"
+    )
     assert ask(["a red ball"], DEFAULT_INDEX, where="split = test") == []
     said = change_index(DEFAULT_INDEX, [hits[0].id], compact=True, check=True, approximate="exact")
     assert said.startswith(f"{DEFAULT_INDEX}: {number - 1:,} images")
@@ -309,9 +312,9 @@ def test_matches_are_marked():
     assert answers(hits).split("\n") == [
         "*  1   0.500  a.png",
         "   2   0.400  b.png",
-        "* fits what you asked for",
+        "* likely match",
     ]
-    assert answers(hits[1:]) == "nothing fits well; the nearest are:\n 1   0.400  b.png"
+    assert answers(hits[1:]) == "no sure match; the nearest are:\n 1   0.400  b.png"
     assert [hit["fit"] for hit in json.loads(answers(hits, as_json=True))] == [0.7, 0.4]
 
 

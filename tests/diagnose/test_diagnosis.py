@@ -73,7 +73,7 @@ def test_a_foreign_log_in_a_folder(tmp_path):
     assert "256 x margin" in verdict.why
     assert diagnose(tmp_path / "log.csv", margin=0.1, batch=64)[0].kind == "unclear"
     (tmp_path / "other.csv").write_text("loss\n1\n")
-    with pytest.raises(ValueError, match="not exactly one log .log.csv, other.csv.: name the file"):
+    with pytest.raises(ValueError, match="has several logs .log.csv, other.csv.: name one"):
         diagnose(tmp_path)
 
 

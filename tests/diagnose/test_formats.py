@@ -193,5 +193,5 @@ def test_what_is_not_text(tmp_path, monkeypatch):
     (tmp_path / "log.txt").write_bytes(b"loss \xff\xfe 1\n")
     with pytest.raises(Damaged):
         read_foreign(tmp_path / "log.txt")
-    with pytest.raises(SelhnError, match="standard input has no column"):
+    with pytest.raises(SelhnError, match="standard input contains no numbers"):
         read_foreign(pasted(monkeypatch, "good morning\n"))

@@ -79,13 +79,13 @@ def test_what_is_no_number():
     ("name", "text", "message"),
     [
         ("a.csv", "a,b\n1,2\n", r"clearly the training loss \(it has a, b\): name it with --column"),
-        ("a.csv", "", "no numbers at all"),
+        ("a.csv", "", "contains no numbers that could be a loss"),
         ("a.csv", "loss_a,loss_b\n1,2\n", "name it with --column"),
         ("a.csv", b"loss\n\xff\xfe\n", "is not UTF-8"),
         ("a.jsonl", "{}\nloss 3\n", "line 2 is not JSON"),
         ("a.json", "[1, 2", "a.json, line 1 is not JSON"),
         ("a.json", "[" * 100_000, "a.json, line 1 is not JSON"),
-        ("a.txt", "good morning", "no numbers at all"),
+        ("a.txt", "good morning", "contains no numbers that could be a loss"),
         ("x.tfevents", b"\xff" * 64, "not a TensorBoard file"),
     ],
 )

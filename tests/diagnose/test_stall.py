@@ -66,7 +66,7 @@ def test_called_off_when_training_has_left_the_plateau_for_good():
         if (said := alarm.update(step, row))
     ]
     assert [step for step, _ in heard] == [250, pytest.approx(850, abs=5)]
-    assert heard[1][1].startswith("Training continues: it left the plateau at step 60")
+    assert heard[1][1].startswith("Training has recovered: it left the plateau at step 60")
     assert alarm.said is None
     for step, row in enumerate([STILL] * 300, 1200):
         alarm.update(step, row)

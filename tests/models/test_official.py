@@ -619,5 +619,5 @@ def test_another_model_is_named_by_its_keys(recorded):
 def test_unknown_name():
     with pytest.raises(ValueError, match="known for 'vse_inft': did you mean 'vse_infty'"):
         load_official("vse_inft", {})
-    with pytest.raises(ValueError, match=f"there are {', '.join(LAYOUTS)}"):
+    with pytest.raises(ValueError, match=f"choose from {', '.join(LAYOUTS)}"):
         load_official("zzz", {})

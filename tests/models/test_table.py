@@ -284,11 +284,11 @@ def test_an_image_without_regions_and_a_text_without_tokens_give_no_nan(name):
 def test_did_you_mean():
     with pytest.raises(ValueError, match="unknown model 'rvs': did you mean 'rvse'"):
         create_model("rvs")
-    with pytest.raises(ValueError, match="there are vse_fc, vse_mlp"):
+    with pytest.raises(ValueError, match="choose from vse_fc, vse_mlp"):
         create_model("zzz")
     with pytest.raises(ValueError, match="rvse has no setting 'feature_dims': did you mean 'feature_dim'"):
         create_model("rvse", vocab_size=9, feature_dims=3)
-    with pytest.raises(ValueError, match="has no setting 'zzz': there are vocab_size, tokenizer"):
+    with pytest.raises(ValueError, match="has no setting 'zzz': choose from vocab_size, tokenizer"):
         create_model("vse_fc", vocab_size=9, zzz=1)
 
 

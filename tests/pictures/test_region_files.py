@@ -30,7 +30,7 @@ def test_arrays_and_archives(tmp_path):
         ("a.npy", np.zeros((2, 2, 2), np.float32), "", "2 axes are expected"),
         ("a.npy", np.full((2, 2), np.nan, np.float32), "", "not finite"),
         ("a.npy", np.array([{"run": "me"}], dtype=object), "", "Python objects"),
-        ("a.npz", np.zeros((2, 2), np.float32), "other", "has none of features, x, feat"),
+        ("a.npz", np.zeros((2, 2), np.float32), "other", "has no array called features or x or feat"),
         ("a.npz", np.zeros((2, 2), np.int64), "x", "instead of floats"),
     ],
 )

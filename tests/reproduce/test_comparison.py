@@ -119,7 +119,7 @@ def test_names():
     with pytest.raises(ValueError, match=r"unknown table or figure 'tabel1': did you mean 'table1'\?"):
         expand(["tabel1"])
     with pytest.raises(
-        ValueError, match="nothing was named: there are table1, .* all; selhn reproduce --list"
+        ValueError, match="nothing was named: choose from table1, .* all; selhn reproduce --list"
     ):
         expand([])
 

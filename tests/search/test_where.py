@@ -127,11 +127,11 @@ def test_the_date_of_a_picture_that_no_camera_dated():
 
 def test_an_unknown_field_names_those_that_there_are():
     with pytest.raises(
-        NotFound, match=r"no item has a field 'foldr': did you mean 'folder'\? there are id, date,"
+        NotFound, match=r"no item has a field 'foldr': did you mean 'folder'\? choose from id, date,"
     ):
         require_fields(read_filter("foldr = x"), [Record("a.jpg", (), TAKEN)])
     with pytest.raises(
-        NotFound, match="no item has a field 'xyz': there are id, date, taken, modified, folder"
+        NotFound, match="no item has a field 'xyz': choose from id, date, taken, modified, folder"
     ):
         require_fields(read_filter("xyz = x"), [Record("a.jpg", (), TAKEN)])
 

@@ -186,7 +186,7 @@ def test_albums(client, collection, client_of):
     assert client.get("/api/v1/items").json()["version"] == every["version"], (
         "and those of all pictures do not"
     )
-    assert "there are Sea" in reason(client.get("/api/v1/items", params={"where": "album = Tripp"}), 404)
+    assert "choose from Sea" in reason(client.get("/api/v1/items", params={"where": "album = Tripp"}), 404)
     assert "no item" in reason(
         client.patch("/api/v1/album", params={"name": "Sea"}, json={"add": ["x"]}), 404
     )

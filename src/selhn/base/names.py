@@ -56,11 +56,13 @@ KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
 """For each type of setting: which values fit, and what to call them in a message."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ "did you mean ...?" with the closest known name, or the list of all known names."""
+def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """ "did you mean ...?" with the closest known name, or else `otherwise`: by default, all known names."""
     known = list(known)
     close = get_close_matches(word.lower(), known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return otherwise or (f"choose from {', '.join(known)}" if known else "there are none")
 
 
 def require_settings(

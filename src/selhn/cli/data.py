@@ -11,7 +11,7 @@ from selhn.base.names import require_settings
 
 data_app = typer.Typer(help="Check, convert and show data sets.", no_args_is_help=True, rich_markup_mode=None)
 Settings = Annotated[
-    list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
+    list[str] | None, typer.Argument(help="key=value: settings of the format, such as images=100 for world.")
 ]
 
 

@@ -136,7 +136,8 @@ def run_picture_demo(out: Path) -> None:
         title = " and ".join(filter(None, parts))
         own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
         rows.append((title, own + answer_tiles(hits)))
-        print(f"\n    {title}")
+        judged = [hit.fit for hit in hits if hit.fit is not None]
+        print(f"\n    {title}" + ("   (no sure match)" if judged and not hits[0].fits else ""))
         for rank, hit in enumerate(hits, 1):
             print(f"        {rank}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
     contact_sheet(rows).save(out / "pictures.png")
@@ -151,7 +152,7 @@ in {first:.0%} of the searches, and among the first five in {among_five:.0%}.
 Pictures: {out / "pictures.png"}
 What to type next:
     {_command()} search "food on a plate" --index {out / "pictures.index"}
-    {_command()} index ~/Pictures    your own; then {_command()} search "children playing in the snow\"""")
+    {_command()} photos ~/Pictures    search your own, in the browser""")
 
 
 def _command() -> str:

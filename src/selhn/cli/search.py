@@ -133,7 +133,7 @@ def open_asked(
 
     It names one if it is one, or if it looks like a path and other words follow.
     """
-    named = words[0] if len(words) > 1 and _is_place(words[0]) else None
+    named = words[0] if words and _is_place(words[0], followed=len(words) > 1) else None
     path = found_index(path) if named is None else named if is_uri(named) else Path(named).expanduser()
     sentence = " ".join(words if named is None else words[1:]) or None
     if named is None or is_uri(named) or Index.exists(path):
@@ -142,10 +142,10 @@ def open_asked(
     return Library(Index.build(own_model, dataset[split])), sentence
 
 
-def _is_place(word: str) -> bool:
+def _is_place(word: str, followed: bool) -> bool:
     path = Path(word).expanduser()
     is_run = any((path / name).exists() for name in (CONFIG_FILE, BEST_FOLDER, "checkpoints"))
-    return is_uri(word) or len(Path(word).parts) > 1 or is_run or Index.exists(path)
+    return is_uri(word) or is_run or Index.exists(path) or (followed and len(path.parts) > 1)
 
 
 def find_hits(
@@ -177,8 +177,8 @@ def answers(found: Sequence[Hit | Record], as_json: bool = False) -> str:
     ]
     lines = [line.rstrip() for line in lines]
     if any(fitting):
-        return "\n".join([*lines, "* fits what you asked for"])
-    return "\n".join(["nothing fits well; the nearest are:", *lines] if judged else lines)
+        return "\n".join([*lines, "* likely match"])
+    return "\n".join(["no sure match; the nearest are:", *lines] if judged else lines)
 
 
 def _value(one: Hit | Record) -> str:

@@ -97,7 +97,8 @@ def _scan_features(split: Split, report: Report) -> None:
         zero += (block.start + (peak == 0).nonzero().flatten()).tolist()
     report.problems += [
         f"{features.where(images[0])}: {what} (image {images[0]}, {split.image_names[images[0]]}; {len(images)} "
-        f"such images in {split.name}): extract these features again, or remove the images and their captions"
+        f"such {'image' if len(images) == 1 else 'images'} in {split.name}): "
+        "extract these features again, or remove the images and their captions"
         for images, what in ((infinite, f"NaN, or numbers above {MOST:g}"), (zero, "only zeros"))
         if images
     ]

@@ -51,8 +51,9 @@ def diagnose(
         found = sorted(one for one in path.iterdir() if "tfevents" in one.name or one.name.endswith(known))
         found = [one for one in found if one.name == "log.jsonl"] or found
         if len(found) != 1:
-            names = ", ".join(one.name for one in found) or "none"
-            raise SelhnError(f"{path} holds no run and not exactly one log ({names}): name the file")
+            names = ", ".join(one.name for one in found)
+            what = f"several logs ({names}): name one" if found else "no run and no log: name a file"
+            raise SelhnError(f"{path} has {what}")
         path = found[0]
     log = read_foreign(path, column)
     # Measured scores say more than a guess about the loss.

@@ -153,12 +153,16 @@ class _Table:
 
     def loss_name(self, column: str | None) -> str:
         names = self.names
+        if not names:
+            raise SelhnError(
+                f"{self.source} contains no numbers that could be a loss: name the log of a training run"
+            )
         if column is not None and column not in names:
             raise NotFound(f"{self.source} has no column {column!r}: {did_you_mean(column, names)}")
         likely = [one for one in names if "loss" in one.lower() and not HELD_OUT.search(one.lower())]
         found = column or self.find(LOSS) or (likely[0] if len(likely) == 1 else None)
         if found is None:
-            listed = ", ".join(names[:20]) or "no numbers at all"
+            listed = ", ".join(names[:20])
             what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
             raise SelhnError(
                 f"{self.source} has no column that is clearly the training loss (it has {listed}): {what}"

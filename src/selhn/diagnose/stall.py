@@ -80,7 +80,7 @@ class StallAlarm:
             if step - began < self.patience:
                 return None
             self.said = self.moving_since = None
-            return f"Training continues: it left the plateau at step {began:,}."
+            return f"Training has recovered: it left the plateau at step {began:,}."
         self.moving_since = None
         spread = self.means.get("spread", 0.0)
         if self.since is None or spread > GROWTH * max(self.least_spread, FLOOR):

@@ -17,8 +17,8 @@ with needs("transformers>=5"):
 class PairTrainerMixin:
     """`class MyTrainer(PairTrainerMixin, Trainer)`: trains CLIP, SigLIP and the like with a loss of selhn.
 
-    The model returns both embeddings by one of the names in `pairs.NAMES`. A batch may have `image_ids`: pairs of one
-    image are not negatives of each other. `pair_loss` is a loss or its name, "selhn" unless given.
+    The model returns both embeddings under one of the names in `pairs.NAMES`. A batch may have `image_ids`: pairs of
+    one image are not negatives of each other. `pair_loss` is a loss or its name, "selhn" unless given.
     """
 
     loss_is_scaled_for_ga = (

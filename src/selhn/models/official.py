@@ -176,7 +176,8 @@ def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settin
     for option in (*layout.fixed, *layout.options):
         if not isinstance(options.get(option), str | int | float | None):
             raise SelhnError(
-                f"the option {option} of these weights is a {type(options[option]).__name__}, not a value"
+                f"option {option} of these weights is a {type(options[option]).__name__}, not a number or a "
+                "word: download them again"
             )
     for option, value in layout.fixed.items():
         if options.get(option, value) != value:

@@ -45,8 +45,8 @@ States = tuple[Float[Tensor, "I K C"], Bool[Tensor, "I K"]]
 class PixelSettings(BertSettings):
     """Settings of a model of patches and word pieces.
 
-    `vision` is the size of a transformer of our own ({"hidden_size": 256, ...}), transformers:FOLDER or timm:NAME,
-    with trained weights, or a configuration of theirs, whose weights are random.
+    `vision` is one of three: the size of our own transformer ({"hidden_size": 256, ...}); transformers:FOLDER or
+    timm:NAME, with trained weights; or a configuration of those libraries, with random weights.
     """
 
     num_regions: int = 0

@@ -249,7 +249,7 @@ def read_regions(path: Path) -> Float[Tensor, "M F"]:
                 break
         else:
             raise NotFound(
-                f"{path} has none of {', '.join(ARRAYS)}: give its array of features one of these names"
+                f"{path} has no array called {' or '.join(ARRAYS)}: give its array of features one of these names"
             )
     if array.ndim not in (1, 2) or not np.isfinite(array).all():
         raise SelhnError(f"{path} has shape {array.shape} or numbers that are not finite")

@@ -24,7 +24,7 @@ class ShardActor:
         self.embedder = ShardEmbedder(**settings)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Make the shard with this number. An error is part of the answer: Ray would print a page."""
+        """Make the shard with this number. Errors are returned, not raised: Ray would print a page of traceback."""
         (number,), made, kind, why = batch["shard"], ShardDone(0, 0), "", ""
         try:
             made = self.embedder(int(number))

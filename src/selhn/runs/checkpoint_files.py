@@ -80,7 +80,7 @@ def remove_others(folder: Path, kept: set[Path]) -> None:
 
 
 def read_checkpoints(folder: Path, log: Path) -> Iterator[StoredCheckpoint]:
-    """The undamaged checkpoints, the newest first; if there is none, raises Damaged and says why."""
+    """The undamaged checkpoints, newest first. If there are none, raises Damaged, with the reasons."""
     skipped: list[str] = []
     readable = 0
     for path in checkpoint_paths(folder):

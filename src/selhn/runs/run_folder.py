@@ -172,7 +172,8 @@ class RunFolder:
         # A run that died before its first checkpoint has nothing to resume; it may start again.
         if self.started and not resume:
             raise SelhnError(
-                f"{self.path} already holds a run: continue it with resume=True, or choose another out="
+                f"{self.path} already holds a run: continue it with --resume {self.path} (in Python resume=True), "
+                "or choose another folder with --out (out=)"
             )
         if resume and not self.started:
             raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")

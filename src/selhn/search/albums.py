@@ -157,7 +157,8 @@ def mark_of(record: Record) -> str:
 def _plain(name: str) -> str:
     if not 0 < len(name) <= LONGEST_NAME or name != name.strip() or not name.isprintable():
         raise SelhnError(
-            f"{name[:40]!r} cannot be the name of an album: give 1 to {LONGEST_NAME} plain characters"
+            f"{name[:40]!r} is not a valid album name: use 1 to {LONGEST_NAME} printable characters, "
+            "with no space at either end"
         )
     return name
 
@@ -166,5 +167,5 @@ def _no_album(name: object, albums: Iterable[str]) -> NotFound:
     there = ", ".join(list(albums)[:10])
     return NotFound(
         f"there is no album {str(name)[:80]!r}: "
-        + (f"there are {there}" if there else "there are no albums yet")
+        + (f"choose from {there}" if there else "there are no albums yet")
     )

@@ -167,7 +167,7 @@ def require_fields(filter: Filter, records: Iterable[Record]) -> None:
         field, fields = next(iter(unknown)), ["id", "date", *known]
         near = "".join(f"did you mean {name!r}? " for name in get_close_matches(field.lower(), fields, n=1))
         raise NotFound(
-            f"nothing found, because no item has a field {field!r}: {near}there are {', '.join(fields)}"
+            f"nothing found, because no item has a field {field!r}: {near}choose from {', '.join(fields)}"
         )
 
 

@@ -287,7 +287,7 @@ class Index:
         return self.add(known(items), "replace")
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Remove items, videos with their moments; returns how many. An unknown id is an error: nothing is removed."""
+        """Remove items, and videos with their moments; returns how many. If an id is unknown, nothing is removed."""
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
         with self.store.writing():
             moments = {one for known in self._known(names) for one in moment_ids(known.record)}

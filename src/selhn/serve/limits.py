@@ -160,7 +160,7 @@ def _repeated(body: bytes, receive: Receive) -> Receive:
 
 def busy(what: str) -> HTTPException:
     """The answer to one request too many."""
-    reason = f"the service is busy with {what}, its limit: try again in a second"
+    reason = f"the service is busy with {what}: try again in a second"
     return HTTPException(503, reason, {"Retry-After": "1", **CLOSE})
 
 

@@ -112,7 +112,7 @@ class Answers(BaseModel):
     ] = []
 
     @computed_field(  # type: ignore[prop-decorator]
-        description="How many of the answers are called matches: the first ones. 0: nothing fits well. null if unknown."
+        description="How many of the answers are called matches: the first ones. 0: no sure match. null if unknown."
     )
     @property
     def fits(self) -> int | None:

@@ -70,7 +70,8 @@ class Vocabulary:
         self.ids = {word: i for i, word in enumerate(self.words)}
         if self.words[:4] != [PAD, START, END, UNKNOWN]:
             raise SelhnError(
-                f"a vocabulary begins with {PAD} {START} {END} {UNKNOWN}, this one with {self.words[:4]}"
+                f"a vocabulary must begin with {PAD} {START} {END} {UNKNOWN}, but begins with {self.words[:4]}: "
+                "make one with Vocabulary.build"
             )
         if len(self.ids) != len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)

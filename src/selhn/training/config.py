@@ -171,12 +171,22 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
             slot = f"{owner}_settings"
             changed = {slot: {**getattr(config, slot), name: value}}
         elif key not in TEXTS:
+            _refuse_bare(config, key)
             changed = {"train": with_values(config.train, {key.removeprefix("train."): value})}
         elif (makes := _makes(key, value)) is not None:
             kept = {name: of for name, of in getattr(config, f"{key}_settings").items() if name in makes}
             changed[f"{key}_settings"] = kept
         config = dataclasses.replace(config, **changed)
     return config
+
+
+def _refuse_bare(config: RunConfig, key: str) -> None:
+    """Refuse a setting of the loss or the model that is given without its prefix."""
+    if key in get_type_hints(TrainConfig):
+        return
+    for owner in ("loss", "model"):
+        if key in (_makes(owner, getattr(config, owner)) or ()):
+            raise NotFound(f"unknown setting {key!r}: did you mean '{owner}.{key}'?")
 
 
 def _makes(kind: str, name: str) -> Collection[str] | None:

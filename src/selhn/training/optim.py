@@ -38,7 +38,7 @@ def make_optimizer(
 
 
 def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
-    """Trainable parameters; parts that say `is_pretrained`, as BERTs do, learn at `lr * text_lr_factor`."""
+    """Trainable parameters; modules marked `is_pretrained`, such as a BERT, learn at `lr * text_lr_factor`."""
     parts = [part for part in model.modules() if getattr(part, "is_pretrained", False)]
     pretrained = [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
     known = set(map(id, pretrained))

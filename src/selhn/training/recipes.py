@@ -222,7 +222,7 @@ def describe_recipes() -> str:
     ]
     lines += [
         f"{name + '_DATA':24} {SYSTEMS[own.model].title}, a recipe of our own: {own.loss}, averaged weights, "
-        f"{own.train.lr:g} throughout. Chosen on dev of Flickr8k."
+        f"constant learning rate {own.train.lr:g}. Chosen on dev of Flickr8k."
         for name, own in STRONG.items()
     ]
     lines += [
@@ -244,7 +244,8 @@ def get_recipe(name: str) -> RunConfig:
     """The configuration of a recipe such as `rvse_selhn_f8k`."""
     recipe, _, data = name.rpartition("_")
     if data not in DATASETS or recipe not in {**RECIPES, **STRONG, **PIXELS}:
-        raise NotFound(f"unknown recipe {name!r}: {did_you_mean(name, list_recipes())}")
+        known = f"`selhn train --list` shows all; to train on a folder of data, write data={name}"
+        raise NotFound(f"unknown recipe {name!r}: {did_you_mean(name, list_recipes(), known)}")
     if own := STRONG.get(recipe) or PIXELS.get(recipe):
         return replace(own, data=data)
     model, loss = RECIPES[recipe]

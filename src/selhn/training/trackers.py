@@ -48,7 +48,7 @@ class Tracker:
 
 
 class TensorBoard(Tracker):
-    """Its `SummaryWriter`; files are stored in the folder of the run."""
+    """TensorBoard's `SummaryWriter`, which writes into the folder of the run."""
 
     @classmethod
     def start(cls, folder: RunFolder, name: str) -> "Tracker":

@@ -50,7 +50,7 @@ def test_the_generated_world_takes_options():
     ("options", "sentence"),
     [
         ({"cutdev": False}, "the precomp format has no setting 'cutdev': did you mean 'cut_dev'?"),
-        ({"zzz": 1}, "the precomp format has no setting 'zzz': there are cut_dev, test"),
+        ({"zzz": 1}, "the precomp format has no setting 'zzz': choose from cut_dev, test"),
         ({"report": 1}, "no setting 'report'"),
     ],
 )

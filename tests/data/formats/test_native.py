@@ -96,7 +96,7 @@ def line(name, number, text):
     ("harm", "sentence"),
     [
         (edit(lambda c: c.update(version=2)), "version 2 are not 'selhn-data', 1: import the data again"),
-        (edit(lambda c: c.update(splits=[])), "needs 'splits', an object"),
+        (edit(lambda c: c.update(splits=[])), "needs 'splits', which maps train"),
         (edit(lambda c: c.update(folds=0)), "'folds', a whole number"),
         (edit(lambda c: c["splits"].pop("dev")), "has no dev split"),
         (edit(lambda c: c["splits"].update(dev=3)), "split 'dev' needs 'features'"),
@@ -107,7 +107,7 @@ def line(name, number, text):
         (edit(lambda c: c["splits"]["dev"].update(boxes="none.npy")), "none.npy is missing"),
         (
             line("dev_texts.jsonl", 2, '{"image": 4, "text": "a"}'),
-            "dev_texts.jsonl, line 2: texts need an image from 0 to 3",
+            "dev_texts.jsonl, line 2: image is .*, but there are only 4: use 0 to 3",
         ),
         (line("dev_texts.jsonl", 3, '{"image": 1, "text": " "}'), "dev_texts.jsonl: empty texts in line 3"),
         (line("dev_texts.jsonl", 3, "{"), "dev_texts.jsonl, line 3 is not JSON"),

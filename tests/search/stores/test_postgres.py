@@ -112,7 +112,7 @@ def test_by_a_graph_and_a_filter_that_leaves_little(made, exact, same_answers, m
     wide = Index.create(make_model("rvse", dim=2048), f"{made.path}_wide")
     wide.add([make_item(1)])
     assert wide.search("word3")
-    with pytest.raises(SelhnError, match="more than 2,000 numbers are too wide for hnsw"):
+    with pytest.raises(SelhnError, match="hnsw takes vectors of at most 2,000 numbers"):
         wide.approximate("hnsw")
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +116,11 @@ def read_splits(path: Path, format_name: str, report: Report, **settings: Any) -
         report.problems.append(
             f"{path} has no {' and no '.join(missing)} split: data needs train, dev and test"
         )
+    first = next(iter(splits.values()), None)
     report.problems += [
-        f"{path}: {other.name} features are {other.features.width} wide, those of {one.name} "
-        f"{one.features.width}: take all splits from the same features"
-        for one, other in combinations(splits.values(), 2)
-        if one.features.width != other.features.width
+        f"{path}: {other.name} features are {other.features.width} wide, those of {first.name} "
+        f"{first.features.width}: take all splits from the same features"
+        for other in splits.values()
+        if first is not None and other.features.width != first.features.width
     ]
     return name, splits

@@ -134,7 +134,10 @@ def read_native(path: Path, report: Report) -> Found:
         )
     folds = content.get("folds", 1)
     if not isinstance(content.get("splits"), dict) or not isinstance(folds, int) or folds < 1:
-        raise SelhnError(f"{file}: needs 'splits', an object, and 'folds', a whole number from 1 up")
+        raise SelhnError(
+            f"{file}: needs 'splits', which maps train, dev and test to the names of their files, and 'folds', "
+            "a whole number from 1 up: docs/data.md has an example"
+        )
     splits = {}
     for name, entry in content["splits"].items():
         with report.collecting():
@@ -166,8 +169,8 @@ def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> S
     outside = [n for n, image in enumerate(owners, 1) if not 0 <= image < features.num_images]
     if outside:
         raise SelhnError(
-            f"{paths['texts']}, line {outside[0]}: texts need an image from 0 to "
-            f"{features.num_images - 1}: write it again"
+            f"{paths['texts']}, line {outside[0]}: image is {owners[outside[0] - 1]}, but there are only "
+            f"{features.num_images}: use 0 to {features.num_images - 1}"
         )
     if len(images) != features.num_images:
         raise SelhnError(

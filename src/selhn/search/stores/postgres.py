@@ -147,7 +147,8 @@ class PostgresStore(ServerStore):
     def search_by(self, searching: Searching) -> None:
         if searching == "hnsw" and self.identity.width > WIDEST_HNSW:
             raise SelhnError(
-                f"vectors of more than {WIDEST_HNSW:,} numbers are too wide for hnsw: search exactly"
+                f"hnsw takes vectors of at most {WIDEST_HNSW:,} numbers, these have {self.identity.width:,}: "
+                "use exact search, --approximate exact"
             )
         # A graph that does not fit into memory takes several times as long.
         memory = min(MOST_MEMORY, 64 + self.count() * (4 * self.identity.width + 512) // 2**20)

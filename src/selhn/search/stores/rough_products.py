@@ -27,7 +27,7 @@ def rows_to_score(
     masks: Sequence[Bool[Tensor, " _"] | None],
     k: int,
 ) -> Int[Tensor, "1 c"] | None:
-    """Rows, numbered through all vectors, that hold the k best of one query; None if it is quicker to score all."""
+    """Numbers of the rows that include the k best for one query; None if scoring all rows is faster."""
     if any(own.rows.dtype != torch.float16 or own.rows.device.type != "cpu" for own in vectors):
         return None
     if k > MOST_AGAIN * sum(map(len, vectors)):  # before all rows are read for their lengths

@@ -165,7 +165,7 @@ function fill(place) {
   if (item.fit !== undefined && item.fit !== null) {
     const share = el("i");
     share.style.width = `${Math.max(0, Math.min(1, item.fit)) * 100}%`;
-    open.append(el("span", { class: "fit", title: `fits ${Math.round(item.fit * 100)} %` }, share));
+    open.append(el("span", { class: "fit", title: `${Math.round(item.fit * 100)} % likely a match` }, share));
   }
 }
 

@@ -167,7 +167,7 @@ function said(number) {
   const what = [asked.text && `“${asked.text}”`, asked.like && (asked.like.less ? "less like that picture" : "that picture"),
     asked.picture && "your picture"].filter(Boolean).join(" and ");
   const hint = unknown.length ? `The model reads English and hardly knows ${unknown.map((word) => `“${word}”`).join(", ")}. ` : "";
-  if (fits === 0) return `${hint}Nothing fits well. The nearest pictures:`;
+  if (fits === 0) return `${hint}No sure match. The nearest pictures:`;
   if (number === fits) return `${hint}${fits === about.limits.answers ? "The best " : ""}${count(fits, "picture")} for ${what}, ${order}.`;
   return `${hint}The ${count(number, "picture")} closest to ${what}, ${order}.`;
 }

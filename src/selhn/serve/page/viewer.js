@@ -105,7 +105,7 @@ const size = () => (Math.max(innerWidth, innerHeight) * devicePixelRatio > 1500 
 function draw() {
   const words = headline(item), image = $("detail-picture");
   const at = item.metadata.moment > 0 ? ` · at ${clock(item.metadata.moment)}` : "";
-  const fits = typeof item.fit === "number" ? ` · fits ${Math.round(item.fit * 100)} %` : "";
+  const fits = typeof item.fit === "number" ? ` · ${Math.round(item.fit * 100)} % likely a match` : "";
   $("detail-score").textContent = item.score === undefined ? "" : `Result ${place + 1}${at}${fits} · score ${number(item.score)}`;
   $("detail-caption").textContent = words;
   $("detail-captions").replaceChildren(...item.captions.filter((text) => text !== words).map((text) => el("li", {}, text)));

@@ -17,6 +17,13 @@ from selhn.kernels.statistics import (
     Terms,
     dense_statistics,
 )
+from selhn.kernels.thresholds import (
+    ThresholdRule,
+    collected_words,
+    learnt_thresholds,
+    mined_words,
+    walk_texts,
+)
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 from selhn.kernels.words import WordChanges, change_words
@@ -26,4 +33,5 @@ __all__ += ["dense_statistics", "AttentionSettings", "LayerSettings", "LayerWeig
 __all__ += ["attended_blocks", "attended_nodes", "attention_scores", "can_attend", "can_attend_in_blocks"]
 __all__ += ["can_reason", "can_scan", "compared_nodes", "gru_scan", "half_precision", "in_half_precision"]
 __all__ += ["memory_precision", "memory_products", "node_precision", "pool_sorted", "reasoned", "remembered"]
+__all__ += ["ThresholdRule", "collected_words", "learnt_thresholds", "mined_words", "walk_texts"]
 __all__ += ["side_by_side", "tiled_statistics", "transformer_layers", "WordChanges", "change_words"]

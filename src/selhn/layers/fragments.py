@@ -165,7 +165,8 @@ def score_in_blocks(
         score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
     if not by_length:
         return _joined_blocks(score, images.split(sizes[0]), texts.split(sizes[1]))
-    order = texts.mask.sum(1).argsort(stable=True)
+    # The longest first, which the thresholds of NAAF depend on.
+    order = texts.mask.sum(1).argsort(descending=True, stable=True)
     blocks = [some.trimmed() for some in texts[order].split(min(sizes[1], CPU_TEXTS))]
     scores = _joined_blocks(score, images.with_gram().split(sizes[0]), blocks)
     back = order.argsort()

@@ -17,14 +17,15 @@ Scores in training thus depend on which pairs are positive; in evaluation a pair
 alone.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
+from selhn.kernels import ThresholdRule, collected_words, learnt_thresholds, mined_words, walk_texts
 from selhn.layers import (
     Fragments,
     attended_squares,
@@ -42,8 +43,6 @@ from selhn.models.scan import attended
 
 # Bytes of products processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**20
-KEPT = 0.3
-"""Momentum: the share of the old threshold in a new one."""
 
 Mining = Literal["text", "batch"]
 """When the threshold changes: after every text of a batch, or once after all of them."""
@@ -72,29 +71,17 @@ class Thresholds(nn.Module):
     def both(self) -> Float[Tensor, "2"]:
         return torch.stack([self.now(True), self.now(False)])
 
-    def learnt(
-        self, both: Float[Tensor, "2"], sums: Float[Tensor, "5"], mined: Bool[Tensor, ""]
-    ) -> Float[Tensor, "2"]:
-        """The thresholds after words were collected.
 
-        `sums`: their number, then sum and sum of squares of those that match, and of those that do not;
-        `mined` is whether the last text added to them.
-        """
-        number = sums[0]
-        mean, square = sums[1::2] / number, sums[2::2] / number
-        variance = (square - mean.square()).clamp(min=0) * number / (number - 1)
-        (mean_pos, mean_neg), (var_pos, var_neg) = mean, variance
-        a = var_pos - var_neg
-        b = 2 * (mean_pos * var_neg - mean_neg * var_pos)
-        ratio = var_neg.sqrt() / (self.alpha * var_pos.sqrt()) + 1e-8
-        c = mean_neg.square() * var_pos - mean_pos.square() * var_neg + 2 * var_pos * var_neg * ratio.log()
-        inside = b.square() - 4 * a * c
-        crossing = (-b + inside.clamp(min=0).sqrt()) / (2 * a + 1e-10)
-        found = torch.where(inside > 0, torch.stack([crossing, mean_pos - 3 * var_pos.sqrt()]), both)
-        found = found.masked_fill((found < 0) | (found > 1), 0)
-        both = torch.where(mined & (number > self.min_words), (1 - KEPT) * found + KEPT * both, both)
-        # Official: a batch begins without a threshold, and ends without one if it has too few words.
-        return torch.where(number < self.min_words, 0.0, both)
+@dataclass
+class Walk:
+    """What was learnt so far from the texts of a batch, the longest first, some at a time."""
+
+    state: Float[Tensor, "7"]
+    """The thresholds and the statistics of words: see `learnt_thresholds`."""
+    used: Float[Tensor, " T"]
+    """The threshold that each text was scored with."""
+    left: int
+    """Texts to come. Once none is left, scores are computed again only for their gradients."""
 
 
 class NegativeAwareAttention(nn.Module):
@@ -120,15 +107,18 @@ class NegativeAwareAttention(nn.Module):
                         "NAAF in training learns its threshold from images and their own texts: "
                         "score a whole batch of pairs, or call eval()"
                     )
-                value = self.mine(images, texts)
-            else:
-                value = self.thresholds.now(False).expand(len(texts))
+                return self._trained(images, texts)[0]
             # With its threshold, a text stays what it is when texts are sorted and cut.
-            texts = replace(texts, whole=value[:, None].to(texts.vectors.dtype))
+            value = self.thresholds.now(False).to(texts.vectors.dtype)
+            texts = replace(texts, whole=value.expand(len(texts), 1))
             if aligned:
                 return self._scores(images, texts, aligned)[0]
-            cost = 4 * (12 if torch.is_grad_enabled() else 6) * images.mask.shape[1] * texts.mask.shape[1]
-            return score_in_blocks(self._scores, images, texts, cost)
+            return score_in_blocks(self._scores, images, texts, self._cost(images, texts))
+
+    def mine(self, images: Fragments, texts: Fragments) -> Float[Tensor, " T"]:
+        """The threshold that each text of a batch is trained with; those of the next batch are stored."""
+        with torch.no_grad():
+            return self._trained(images, texts)[1]
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         """The weights of r; f attends to nothing if all regions mismatch."""
@@ -175,40 +165,107 @@ class NegativeAwareAttention(nn.Module):
         matched = (words * attended(regions, words, self.smooth)).sum(1)
         return (best * (judged < 0) + features + matched).mean()
 
+    def _cost(self, images: Fragments, texts: Fragments) -> int:
+        """Bytes per pair."""
+        return 4 * (12 if torch.is_grad_enabled() else 6) * images.mask.shape[1] * texts.mask.shape[1]
+
     def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
-        assert texts.whole is not None
-        bytes_each = 4 * images.mask.shape[1] * texts.mask.shape[1] * (1 if aligned else len(texts))
         parts, all_dots = [], products(images.vectors, texts.vectors, aligned)
-        for some in chunks(len(images), bytes_each, CHUNK_BYTES, images.vectors.device):
-            part, own = images[some], texts[some] if aligned else texts
-            assert own.whole is not None
-            threshold = own.whole[:, :, None, None] if aligned else own.whole[:, 0]
-            dots = all_dots[some]
-            matched = (softmax_attention(dots, part.mask, self.smooth) * dots).sum(1)
-            best = self._best(dots, part)
-            each = matched + self._features(dots, best, part, threshold)
-            over = best - (threshold[:, 0] if aligned else threshold)
-            if aligned:
-                each, over = each.permute(2, 1, 0), over.permute(2, 1, 0)
-            parts.append(fragment_mean(each + self._negative(over, own), own.mask))
+        for some in self._chunks(all_dots):
+            dots, part, own = all_dots[some], images[some], texts[some] if aligned else texts
+            parts.append(self._mean(dots, *self._of_words(dots, part), part, own, aligned))
         return torch.cat(parts, 1 if aligned else 0)
 
-    def _best(self, dots: Float[Tensor, "I M N q"], images: Fragments) -> Float[Tensor, "I N q"]:
-        return (dots + log_mask(images.mask).to(dots.dtype)).amax(1)
+    def _trained(
+        self, images: Fragments, texts: Fragments
+    ) -> tuple[Float[Tensor, "I T"], Float[Tensor, " T"]]:
+        """The scores of images and their own texts, and the threshold of each text."""
+        # Official: batches are sorted by length, the longest text first.
+        order = texts.mask.sum(1).argsort(descending=True, stable=True)
+        both = self.thresholds.both().double()
+        walk = Walk(torch.cat([both, both.new_zeros(5)]), both.new_zeros(len(texts)), len(texts))
+
+        def score(images: Fragments, some: Fragments) -> Float[Tensor, "I t"]:
+            return self._learning(images, some, walk)
+
+        # Sorted and cut, a text keeps the number of its own image.
+        ordered = replace(texts[order], whole=order[:, None].to(texts.vectors.dtype))
+        cost = self._cost(images, texts)
+        scores = score_in_blocks(score, images.with_gram(), ordered, cost, all_images=True)
+        if self.mining == "batch":
+            walk.state = learnt_thresholds(walk.state, walk.state[2] > 0, self._rule)
+        self.thresholds.store(walk.state[:2])
+        return scores.index_select(1, order.argsort()), walk.used
+
+    def _learning(self, images: Fragments, texts: Fragments, walk: Walk) -> Float[Tensor, "I t"]:
+        """The scores of the next texts of a batch; their thresholds are found on the way."""
+        assert texts.whole is not None
+        own, dots, is_new = texts.whole[:, 0].long(), products(images.vectors, texts.vectors), walk.left > 0
+        parts = self._chunks(dots)
+        of_words = [self._of_words(dots[part], images[part]) for part in parts]
+        matched, best = (torch.cat(some).detach() for some in zip(*of_words, strict=True))
+        best = best.masked_fill(~texts.mask.T, 0)
+        if is_new:
+            walk.left -= len(texts)
+            used = walk.state[0].expand(len(texts))
+            if self.mining == "text":
+                used, walk.state = walk_texts(
+                    dots.detach(), best, fragment_mean(matched, texts.mask), images.products().detach(),
+                    texts.mask, own, walk.state, self._rule,
+                )  # fmt: skip
+            walk.used = walk.used.index_copy(0, own, used)
+        texts = replace(texts, whole=walk.used[own, None].to(dots.dtype))
+        scores = torch.cat(
+            [
+                self._mean(dots[part], *words, images[part], texts)
+                for part, words in zip(parts, of_words, strict=True)
+            ]
+        )
+        if is_new and self.mining == "batch":
+            adds, _ = mined_words(scores.detach(), collected_words(best, texts.mask, own), own)
+            walk.state = torch.cat([walk.state[:2], walk.state[2:] + adds.sum(0)])
+        return scores
+
+    @property
+    def _rule(self) -> ThresholdRule:
+        return ThresholdRule(self.smooth, self.thresholds.alpha, self.thresholds.min_words)
+
+    def _chunks(self, dots: Float[Tensor, "I M N q"]) -> list[slice]:
+        """The images, a few at a time on a CPU."""
+        return chunks(len(dots), dots.element_size() * dots[:1].numel(), CHUNK_BYTES, dots.device)
+
+    def _of_words(
+        self, dots: Float[Tensor, "I M N q"], images: Fragments
+    ) -> tuple[Float[Tensor, "I N q"], Float[Tensor, "I N q"]]:
+        """r, and the largest product of every word."""
+        matched = (softmax_attention(dots, images.mask, self.smooth) * dots).sum(1)
+        return matched, (dots + log_mask(images.mask).to(dots.dtype)).amax(1)
+
+    def _mean(
+        self, dots: Float[Tensor, "I M N q"], matched: Float[Tensor, "I N q"], best: Float[Tensor, "I N q"],
+        images: Fragments, texts: Fragments, aligned: bool = False,
+    ) -> Float[Tensor, "i T"]:  # fmt: skip
+        """The mean of `n + f + r` over words, with the thresholds that are stored as `texts.whole`."""
+        assert texts.whole is not None
+        threshold = texts.whole[:, :, None] if aligned else texts.whole[:, 0]
+        each, over = matched + self._features(dots, best, images, threshold), best - threshold
+        if aligned:
+            each, over = each.permute(2, 1, 0), over.permute(2, 1, 0)
+        return fragment_mean(each + self._negative(over, texts), texts.mask)
 
     def _features(
         self,
         dots: Float[Tensor, "I M N q"],
         best: Float[Tensor, "I N q"],
         images: Fragments,
-        threshold: Tensor,
+        threshold: Float[Tensor, "*I_1 q"],
     ) -> Float[Tensor, "I N q"]:
         """f; 0 where no region is above the threshold."""
         # Padding has products of 0, and a threshold is not below 0.
-        weights = (self.smooth * dots).masked_fill(dots <= threshold, -1e9).softmax(1)
+        weights = (self.smooth * dots).masked_fill(dots <= threshold.unsqueeze(-2), -1e9).softmax(1)
         # Official: not divided by the length of the word, which is 1.
         features = (weights * dots).sum(1) / attended_squares(images, weights).sqrt().clamp(min=1e-8)
-        return features.masked_fill(best <= (threshold if threshold.ndim < 2 else threshold[:, 0]), 0)
+        return features.masked_fill(best <= threshold, 0)
 
     def _negative(self, over: Float[Tensor, "i N T"], texts: Fragments) -> Float[Tensor, "i N T"]:
         """n: how far words are below the threshold."""
@@ -220,47 +277,6 @@ class NegativeAwareAttention(nn.Module):
             alike = (self.intra_lambda * gram + absent.to(gram.dtype)).softmax(2)
             judged = (alike @ over.permute(2, 1, 0)).permute(2, 1, 0)
         return over.masked_fill(judged >= 0, 0)
-
-    @torch.no_grad()
-    def mine(self, images: Fragments, texts: Fragments) -> Float[Tensor, " T"]:
-        """The threshold that each text of a batch is trained with; those of the next batch are stored."""
-        # Official: batches are sorted by length, the longest text first.
-        order = texts.mask.sum(1).argsort(descending=True, stable=True)
-        images, texts = images[order].with_gram(), texts[order]
-        dots, present = products(images.vectors, texts.vectors), texts.mask.T
-        best = self._best(dots, images).masked_fill(~present, 0)
-        matched = fragment_mean((softmax_attention(dots, images.mask, self.smooth) * dots).sum(1), texts.mask)
-
-        def scores_of(some: slice, dots: Tensor, threshold: Tensor) -> Float[Tensor, "I t"]:
-            threshold = threshold.to(dots.dtype)
-            each = self._features(dots, best[..., some], images, threshold)
-            each = each + (best[..., some] - threshold).clamp(max=0)
-            return matched[:, some] + fragment_mean(each, texts.mask[some])
-
-        # What a text adds to the sums of `learnt`, for every image as the one that scores lowest: (T, I, 5).
-        wide = best.double()
-        own, others = wide.diagonal(dim1=0, dim2=2), [wide.sum(1), wide.square().sum(1)]
-        alone = torch.stack([present.sum(0).double(), own.sum(0), own.square().sum(0)], 1)
-        adds = torch.cat(
-            [alone[:, None].expand(-1, len(images), -1), torch.stack(others, 2).transpose(0, 1)], 2
-        )
-        both, sums, used = self.thresholds.both().double(), adds.new_zeros(5), []
-        if self.mining == "batch":
-            scores = scores_of(slice(None), dots, both[0])
-            counts = scores.diagonal() >= scores.amax(0)
-            sums = (
-                adds.gather(1, scores.argmin(0)[:, None, None].expand(-1, 1, 5))[:, 0] * counts[:, None]
-            ).sum(0)
-            used, both = [both[0]] * len(texts), self.thresholds.learnt(both, sums, counts.any())
-        else:
-            for text, of_text in enumerate(dots.permute(3, 0, 1, 2).contiguous()):
-                used.append(both[0])
-                scores = scores_of(slice(text, text + 1), of_text[..., None], both[0])[:, 0]
-                counts = scores[text] >= scores.amax()
-                sums = sums + adds[text].index_select(0, scores.argmin()[None])[0] * counts
-                both = self.thresholds.learnt(both, sums, counts)
-        self.thresholds.store(both)
-        return torch.stack(used)[order.argsort()]
 
 
 def crossing(matching: Float[Tensor, " n"], others: Float[Tensor, " n"], alpha: float) -> float | None:

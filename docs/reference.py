@@ -55,7 +55,8 @@ def _row(parameter: Any, context: Any) -> tuple[str, str] | None:
     name, text = record
     text, _, said = text.rpartition("[") if text.endswith("]") else (text, "", "")
     default = "Required." if said == "required]" else f"Default: `{said[9:-1]}`." if said else ""
-    return f"`{name}`", f"{text.strip()} {default}".strip()
+    text = text.strip().replace("*", r"\*")  # a star is a star here, and not emphasis
+    return f"`{name}`", f"{text} {default}".strip()
 
 
 def settings() -> str:

@@ -197,6 +197,7 @@ def test_every_page_is_in_the_site_and_its_links_stay_there():
     assert set(named) == {name for name in found if name.endswith(".md")} - tables
     assert len(named) == len(set(named))
     assert "## `selhn data concepts`" in found["reference/commands.md"]
+    assert r"such as '\*vse\*'" in found["reference/commands.md"], "no emphasis"
     assert "|  |" not in found["reference/commands.md"] + found["reference/settings.md"], (
         "every option says what it does"
     )

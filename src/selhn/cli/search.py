@@ -157,7 +157,8 @@ def find_hits(
         return hits if order is None else by_date(((date_of(hit), hit.id, hit) for hit in hits), order)
     if (order or where) is None or find != "image":
         raise SelhnError(
-            'write `selhn search "a dog in the snow"`, or `selhn search --order newest` to list pictures by date'
+            'nothing to search for: write `selhn search "a dog in the snow"`, '
+            "or `selhn search --order newest` to list pictures by date"
         )
     return list(islice(index.records(where, order or "newest", moments=False), k))
 

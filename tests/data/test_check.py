@@ -81,7 +81,7 @@ def test_numbers_that_are_not_finite(precomp):
     )
     precomp.change("train_ims.npy", (4, 1, 2), 0.5)
     precomp.change("dev_ims.npy", slice(10, 15), np.inf)
-    only_problem(precomp.folder, "dev_ims.npy, row 10: NaN, or numbers above", "1 such images in dev")
+    only_problem(precomp.folder, "dev_ims.npy, row 10: NaN, or numbers above", "1 such image in dev")
     assert check(precomp.folder, scan=False).ok
 
 

@@ -192,6 +192,13 @@ def test_saved_elsewhere(tmp_path, model, split):
     assert [hit.id for hit in copy.search("a red ball")] == [hit.id for hit in index.search("a red ball")]
 
 
+def test_a_model_that_is_in_its_place_is_not_moved(model, split, monkeypatch):
+    """While it is moved, another thread cannot use its GRUs."""
+    index = Index.build(model, split)
+    monkeypatch.setattr(model, "to", lambda device: pytest.fail("it was moved"))
+    assert index.to("cpu") is index
+
+
 def test_search_goes_on_while_another_thread_writes(tmp_path):
     index = Index.create(make_model("rvse"), tmp_path / "i")
     index.add([Item("first", vector=torch.ones(16))])

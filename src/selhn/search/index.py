@@ -335,7 +335,9 @@ class Index:
 
     def to(self, device: torch.device | str) -> "Index":
         """Move the model, and the vectors of a folder, to a device."""
-        self.model.to(device)
+        # Only if it is elsewhere: while a model is moved, a GRU cannot be used by another thread.
+        if any(part.device != torch.device(device) for part in self.model.state_dict().values()):
+            self.model.to(device)
         self.store.to(torch.device(device))
         return self
 

@@ -22,6 +22,10 @@ OPERATIONS = (
 )  # fmt: skip
 
 
+# Hypothesis watches Python's global random numbers, which a thread of the service may draw from at the same time.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
+
 @pytest.fixture(scope="module")
 def schema(tmp_path_factory):
     folder = tmp_path_factory.mktemp("schema")

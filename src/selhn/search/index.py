@@ -334,8 +334,7 @@ class Index:
         return self.store.writing(wait)
 
     def to(self, device: torch.device | str) -> "Index":
-        """Move the model, and the vectors of a folder, to a device."""
-        # Only if it is elsewhere: while a model is moved, a GRU cannot be used by another thread.
+        """Move the vectors of a folder to a device, and the model unless it is there: a thread may be using it."""
         if any(part.device != torch.device(device) for part in self.model.state_dict().values()):
             self.model.to(device)
         self.store.to(torch.device(device))
@@ -348,5 +347,4 @@ class Index:
         return [found[name] for name in names]
 
     def _vectors(self, names: list[str]) -> Float[Tensor, "n d"]:
-        found = self._known(names, vectors=True)
-        return torch.stack([stored.vector for stored in found if stored.vector is not None])
+        return torch.stack([one.vector for one in self._known(names, vectors=True) if one.vector is not None])

@@ -1,8 +1,12 @@
 import json
 
+import failing_runs
 import pytest
+import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import load_data, write_native
+from selhn.reproduce import paper_runs
 from selhn.reproduce.paper_runs import PaperRuns, fitting, is_done
 from selhn.reproduce.tables import RUNS, VSE_INFTY, Wanted, recipe
 from selhn.runs import environment
@@ -116,6 +120,40 @@ def test_two_at_a_time(tmp_path):
     runs.train([FC], jobs=2)
     assert len(runs.done(FC)) == 2
     assert not runs.failed
+
+
+def test_a_process_that_fails_takes_no_other_run_with_it(tmp_path, monkeypatch, capsys):
+    killed, broken = recipe("vse_fc_selhn"), recipe("vse_mlp_hn")
+    monkeypatch.setenv("KILLED", killed.name)
+    monkeypatch.setenv("DEVICE_FAILS", broken.name)
+    monkeypatch.setattr("selhn.reproduce.paper_runs._train", failing_runs.train_with_failures)
+    runs = small_runs(tmp_path)
+    runs.train([FC, killed, broken], jobs=2)  # starts with the last two
+    assert runs.failed.keys() == {killed, broken}
+    assert "its process was killed" in runs.failed[killed]
+    assert runs.failed[broken] == "CUDA error: out of memory"
+    assert f"{broken.name} seed 0: CUDA error: out of memory\n" in capsys.readouterr().out
+    assert len(runs.done(FC)) == 1
+
+
+def test_after_an_error_of_the_gpu_other_processes_go_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEVICE_FAILS", FC.name)
+    monkeypatch.setattr(failing_runs, "broken", False)
+    monkeypatch.setattr("selhn.reproduce.paper_runs.run_config", failing_runs.fail)
+    runs = small_runs(tmp_path)
+    runs.train([FC, recipe("vse_mlp_hn")])
+    assert list(runs.failed) == [FC]
+    assert len(runs.done(recipe("vse_mlp_hn"))) == 1
+
+
+@pytest.mark.parametrize("cause", [None, torch.AcceleratorError("CUDA error: out of memory")])
+def test_a_process_is_lost_if_the_gpu_fails_in_a_recording(cause, tmp_path, monkeypatch):
+    def fail(*given, **how):
+        raise SelhnError("the training step could not be recorded") from cause
+
+    monkeypatch.setattr(paper_runs, "run_config", fail)
+    outcome = paper_runs._train(small_runs(tmp_path).config(FC, 0), tmp_path / "run", True)
+    assert outcome == ("the training step could not be recorded", True, cause is not None)
 
 
 def test_a_folder_of_someones_own_is_trained_as_flickr30k(tmp_path):

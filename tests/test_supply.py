@@ -116,11 +116,6 @@ def test_the_lock_is_complete():
     assert present <= locked, f"not locked: {present - locked}: python tests/test_supply.py"
 
 
-def test_the_page_installs_the_torch_that_is_pinned():
-    pinned = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
-    assert f"pip install {pinned} --index-url" in PAGE.read_text()
-
-
 def test_upper_bounds_end_where_testing_ends():
     users = [each for name, group in EXTRAS.items() if name != "dev" for each in group]
     for one in parsed([*PROJECT["dependencies"], *users]):

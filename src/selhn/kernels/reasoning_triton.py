@@ -52,7 +52,7 @@ def _weights(matrix, begin, S: tl.constexpr, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _softmax(logits, row, graph, places):
-    """Edges are within a graph, from its real nodes. Rows that have none are no nodes, and become zeros."""
+    """Edges are within a graph, from its real nodes. Rows without edges are padding, and become zeros."""
     logits = tl.where((row // places)[:, None] == graph[None, :], logits, -float("inf"))
     top = tl.max(logits, axis=1)
     e = tl.exp(logits - tl.where(top == -float("inf"), 0.0, top)[:, None])

@@ -63,7 +63,7 @@ class AdamW:
     def _state_of(self, weight: nn.Parameter) -> State:
         if weight not in self.state:
             means = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-            self.state[weight] = {"step": torch.zeros((), device=weight.device), **means}
+            self.state[weight] = {"step": torch.zeros((), dtype=torch.float32, device=weight.device), **means}
         return self.state[weight]
 
     def state_dict(self) -> dict[str, Any]:

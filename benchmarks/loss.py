@@ -5,7 +5,8 @@
     python benchmarks/loss.py --quick                                       does it run: B = 1,024, once
 
 Every loss of the table `from_embeddings`, in two groups by what it takes of an anchor's negatives. "materialised" rows
-are what a user writes by hand, the B x B scores and plain autograd, and the reference of their group. "collapsed"
+are what a user writes by hand, the B x B scores and plain autograd, and the reference of their group; on a GPU by
+torch.compile too, and CLIP's loss as programs compute it that save memory (`clip_in_blocks.py`). "collapsed"
 embeddings make SelHN average every anchor, its dearest case; "trained" ones, where one pair in 25 has a twin, make it
 mine all others. Memory is what is added to the embeddings and their gradients. "of peak" is the time that the products
 of the loss would take at the speed of one large product, measured in the same run, over the time taken: one product of
@@ -54,6 +55,18 @@ def materialised_clip(images: Tensor, texts: Tensor) -> Tensor:
     return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
 
 
+def compiled(plain: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The same by torch.compile."""
+    return lambda images, texts: torch.compile(plain)(images, texts)
+
+
+def clip_one_recomputation(images: Tensor, texts: Tensor) -> Tensor:
+    """CLIP's loss in blocks, both gradients from one recomputation of each."""
+    from clip_in_blocks import clip_in_blocks  # Triton, which only a GPU has
+
+    return clip_in_blocks(images, texts)
+
+
 def in_torch(images: Tensor, texts: Tensor) -> Tensor:
     """SelHN without the Triton kernels."""
     return TripletSelHN().from_embeddings(images, texts, tile=8192 if images.is_cuda else 1024)
@@ -93,6 +106,7 @@ def of_table(group: str) -> dict[str, Method]:
 GROUPS: dict[str, dict[str, Method]] = {
     "hinges and maxima": {
         "T-HN, materialised": Method(materialised_hardest, mines="all"),
+        "T-HN, torch.compile": Method(compiled(materialised_hardest), mines="all"),
         "TripletSelHN, dense": Method(dense),
         "TripletSelHN, torch tiles": Method(in_torch),
         "TripletSelHN collapsed, dense": Method(dense, "collapsed"),
@@ -100,8 +114,14 @@ GROUPS: dict[str, dict[str, Method]] = {
         "TripletSelHN collapsed, from_embeddings": Method(TripletSelHN().from_embeddings, "collapsed"),
         **of_table("hinges and maxima"),
     },
-    "soft sums": {"CLIP, materialised": Method(materialised_clip, mines="none"), **of_table("soft sums")},
+    "soft sums": {
+        "CLIP, materialised": Method(materialised_clip, mines="none"),
+        "CLIP, torch.compile": Method(compiled(materialised_clip), mines="none"),
+        "CLIP, blocks in Triton": Method(clip_one_recomputation, mines="none"),
+        **of_table("soft sums"),
+    },
 }
+ON_A_GPU = ("T-HN, torch.compile", "CLIP, torch.compile", "CLIP, blocks in Triton")
 FOR_LARGE = (
     "TripletSelHN, from_embeddings",
     "TripletSelHN collapsed, from_embeddings",
@@ -225,7 +245,9 @@ def main() -> None:
         rows = []
         for batch in arguments.batches or sizes:
             reference = MISSING
-            for method in methods if batch < LARGE else [name for name in methods if name in FOR_LARGE]:
+            for method in methods:
+                if method not in FOR_LARGE if batch >= LARGE else method in ON_A_GPU and not on_gpu:
+                    continue
                 repeats = 1 if batch >= LARGE or arguments.quick else arguments.repeats
                 got = run(group, method, batch, width, arguments.device, arguments.dtype, repeats)
                 reference = got if method == next(iter(methods)) else reference

@@ -209,3 +209,4 @@ def test_a_step_that_cannot_be_recorded_is_named():
         stepper(step)
         with pytest.raises(ValueError, match="could not be recorded .* capture=never"):
             stepper(step)
+    assert torch.randn(3, device="cuda").isfinite().all(), "the next run, with capture=never, draws too"

@@ -58,6 +58,7 @@ class Stepper:
         try:
             recording = _Recording(self.compute, step, self.generator, self._pool)
         except RuntimeError as error:
+            _end_recording(torch.cuda.default_generators[torch.cuda.current_device()])
             raise SelhnError(
                 f"the training step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}): "
                 "a model or loss that reads its values on the host cannot be. Train with capture=never"
@@ -85,6 +86,12 @@ class _Recording:
                 own.copy_(new)
         self.graph.replay()
         return Numbers(self.numbers.names, self.numbers.values.clone())
+
+
+def _end_recording(generator: torch.Generator) -> None:
+    """A generator that can be used again: one that was in a failed recording refuses to draw outside it."""
+    fresh = torch.Generator(generator.device).manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 @contextmanager

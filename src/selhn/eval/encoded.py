@@ -91,7 +91,7 @@ def score_split(
         path: a folder that keeps the result as `scores.npy` for `numpy.load`, written block by block;
             blocks that are already there are not scored again. The result is then the memory-mapped file.
         byte_budget: memory for the pairs scored at a time; None for a gigabyte, on a GPU for a
-            sixteenth of its memory. Only cross-attention needs it.
+            quarter of its memory. Only cross-attention needs it.
         quiet: if False, show progress on a terminal.
     """
     blocks = _text_blocks(model, split, block)

@@ -198,12 +198,9 @@ def joined(parts: list[ScoresT], axis: int) -> ScoresT:
 
 
 def default_byte_budget(device: torch.device) -> int:
-    """A quarter of a GPU's memory, a sixteenth without gradients, or a gigabyte elsewhere.
-
-    Without gradients larger blocks are not faster, and other processes may share the GPU.
-    """
+    """A quarter of a GPU's memory, or a gigabyte elsewhere."""
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory // (4 if torch.is_grad_enabled() else 16)
+        return torch.cuda.get_device_properties(device).total_memory // 4
     return CPU_BYTE_BUDGET
 
 

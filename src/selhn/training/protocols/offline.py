@@ -68,6 +68,9 @@ class OfflineNegatives(Protocol):
         # As long as the longest text of all: the host does not know the lengths of the drawn texts.
         longest = self.batches.texts.tokens.shape[1]
         further = self.batches.assemble_seeded(self.draw(pairs), longest)
+        # In a recorded step, branches of the backward pass still read it when its last owner here is done. Kept,
+        # its memory is not given to another branch until then.
+        self._further = further
         other_images, other_texts = encode_batch(model, further)
         far_texts, far_images = other_texts[:size], other_images[:size]
         negative = [paired_scores(model, images, far_texts), paired_scores(model, far_images, texts)]

@@ -149,7 +149,7 @@ def test_what_the_page_on_scale_calls_measured_was_measured():
         ("2026-11-15-search-cuda.md", ["2.65", "6.83"]),
         ("2026-11-16-embedding-read-cpu.md", ["91", "223"]),
         ("2026-11-17-ranks-cpu.md", ["262.8", "253.6", "259.9", "252.5", "59"]),
-        ("2026-11-16-ranks-cuda.md", ["6,754", "1,719"]),
+        ("2026-11-18-ranks-cuda.md", ["5,806", "1,617"]),
         ("2026-11-17-embedding-ray-cpu-start.md", ["11.6", "1.1"]),
         ("2026-11-17-stores-cpu-million.md", ["779", "20.1", "0.07", "424.0", "1.000", "2,177", "4,397"]),
         (

@@ -20,6 +20,11 @@ GROWTH, FLOOR = 3.0, 1e-4
 """Scores spread once they are this many times as wide as they were; below the floor it is only noise."""
 MARGIN = 0.2
 """The margin that nearly all image-text matching programs use."""
+REMEDY = (
+    "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated; "
+    "with batches of a thousand pairs or more, with TAL (loss=tal loss.margin=0.2 loss.temperature=0.05)"
+)
+"""In docs/results.md TAL learns at every batch size, and T-HN after a warm-up may stall like T-HN."""
 BATCHES = (16, 32, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 384, 512, 1024)
 """Batch sizes that are tried if a log does not name its own."""
 
@@ -40,9 +45,7 @@ class StallAlarm:
     delta_s and the spread decide."""
     epsilon: float = 0.01
     patience: int = PATIENCE
-    remedy: str = (
-        "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated"
-    )
+    remedy: str = REMEDY
     means: dict[str, float] = field(default_factory=dict)
     """The running means of the three numbers."""
     last: int | None = None

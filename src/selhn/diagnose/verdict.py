@@ -8,13 +8,12 @@ import numpy as np
 
 from selhn.diagnose.facts import FURTHEST, NEAR, STEADY, Facts, Still, ends, from_to, smoothed, told_gradients
 from selhn.diagnose.logs import Clock, Log
-from selhn.diagnose.stall import PATIENCE, Plateau
+from selhn.diagnose.stall import PATIENCE, REMEDY, Plateau
 
 Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "unclear"]
 REMEDIES: dict[Kind, str] = {
     "healthy": "nothing to fix",
-    "stalled": "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated; "
-    "or train on all negatives for the first epoch (loss=warmup)",
+    "stalled": REMEDY,
     "collapsing": "if the hardest negatives are mined from the start (T-HN), scores can collapse: train with "
     "TripletSelHN (loss=selhn) instead; with SelHN they recover within an epoch or two",
     "diverging": "lower the learning rate tenfold, clip gradients (clip=2.0), and normalise embeddings with an epsilon",

@@ -13,6 +13,7 @@ from selhn.diagnose import Probe
 from selhn.eval import encode_split, measure_split, score_split
 from selhn.losses import TripletSelHN
 from selhn.models import vse
+from selhn.search import Item
 from selhn.text import Vocabulary
 from selhn.training import TrainConfig
 from selhn.training.optim import make_optimizer
@@ -55,6 +56,12 @@ CALLS = {
     "train, a list for a loss": (lambda m, d: selhn.train(m, d, ["selhn"]), "give an object such as TripletSelHN()"),
     "evaluate, all splits": (lambda m, d: selhn.evaluate(m, d), "split must be .*got Data: .*data.test"),
     "evaluate, swapped": (lambda m, d: selhn.evaluate(d.test, m), "model must be .*got Split: the model comes first"),
+    "Index.build, names": (lambda m, d: selhn.Index.build(m, ["dog.jpg"]), "an item must be .*'dog.jpg': give Item("),
+    "Index.build, arrays": (
+        lambda m, d: selhn.Index.build(m, [Item("dog.jpg", torch.rand(3, 16).numpy())]),
+        "must be tensors, got ndarray: use torch.as_tensor",
+    ),
+    "Index.get, a number": (lambda m, d: selhn.Index.build(m, []).get(3), "there is no item '3' in the index"),
     "score_split, swapped": (lambda m, d: score_split(d.test, m), "model must be .*got Split"),
     "encode_split, all splits": (lambda m, d: encode_split(m, d), "split must be .*got Data"),
     "measure_split, all splits": (lambda m, d: measure_split(torch.zeros(2, 2), d), "split must be .*got Data"),

@@ -9,7 +9,7 @@ from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturn
 
 import selhn
 from selhn.base.errors import SelhnError, SelhnWarning
-from selhn.diagnose import Probe
+from selhn.diagnose import Probe, Watch
 from selhn.eval import encode_split, measure_split, score_split
 from selhn.losses import TripletSelHN
 from selhn.models import vse
@@ -66,6 +66,9 @@ CALLS = {
     "encode_split, all splits": (lambda m, d: encode_split(m, d), "split must be .*got Data"),
     "measure_split, all splits": (lambda m, d: measure_split(torch.zeros(2, 2), d), "split must be .*got Data"),
     "a probe of a path": (lambda m, d: Probe("probe.jsonl"), "model must be .*got 'probe.jsonl': .*Probe(model"),
+    "a watch of a loss of torch": (lambda m, d: Watch(torch.nn.MSELoss()), "loss must be .*got MSELoss: leave it out"),
+    "a watch of a list": (lambda m, d: Watch()([[0.3]]), "scores must be a torch tensor, got list"),
+    "a watch, too few ids": (lambda m, d: Watch()(torch.rand(3, 3), image_ids=[1, 2]), "must have shape (3,)"),
     "a probe of the loss": (lambda m, d: Probe(m)(torch.tensor(0.3)), "scores must be square"),
     "a vocabulary of one text": (lambda m, d: Vocabulary.build("a dog"), "there are no captions: give a list"),
     "a vocabulary of nothing": (lambda m, d: Vocabulary.build([]), "there are no captions"),

@@ -9,10 +9,11 @@ from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturn
 
 import selhn
 from selhn.base.errors import SelhnError, SelhnWarning
-from selhn.diagnose import Probe
+from selhn.diagnose import Probe, Watch
 from selhn.eval import encode_split, measure_split, score_split
 from selhn.losses import TripletSelHN
 from selhn.models import vse
+from selhn.search import Item
 from selhn.text import Vocabulary
 from selhn.training import TrainConfig
 from selhn.training.optim import make_optimizer
@@ -55,10 +56,19 @@ CALLS = {
     "train, a list for a loss": (lambda m, d: selhn.train(m, d, ["selhn"]), "give an object such as TripletSelHN()"),
     "evaluate, all splits": (lambda m, d: selhn.evaluate(m, d), "split must be .*got Data: .*data.test"),
     "evaluate, swapped": (lambda m, d: selhn.evaluate(d.test, m), "model must be .*got Split: the model comes first"),
+    "Index.build, names": (lambda m, d: selhn.Index.build(m, ["dog.jpg"]), "an item must be .*'dog.jpg': give Item("),
+    "Index.build, arrays": (
+        lambda m, d: selhn.Index.build(m, [Item("dog.jpg", torch.rand(3, 16).numpy())]),
+        "must be tensors, got ndarray: use torch.as_tensor",
+    ),
+    "Index.get, a number": (lambda m, d: selhn.Index.build(m, []).get(3), "there is no item '3' in the index"),
     "score_split, swapped": (lambda m, d: score_split(d.test, m), "model must be .*got Split"),
     "encode_split, all splits": (lambda m, d: encode_split(m, d), "split must be .*got Data"),
     "measure_split, all splits": (lambda m, d: measure_split(torch.zeros(2, 2), d), "split must be .*got Data"),
     "a probe of a path": (lambda m, d: Probe("probe.jsonl"), "model must be .*got 'probe.jsonl': .*Probe(model"),
+    "a watch of a loss of torch": (lambda m, d: Watch(torch.nn.MSELoss()), "loss must be .*got MSELoss: leave it out"),
+    "a watch of a list": (lambda m, d: Watch()([[0.3]]), "scores must be a torch tensor, got list"),
+    "a watch, too few ids": (lambda m, d: Watch()(torch.rand(3, 3), image_ids=[1, 2]), "must have shape (3,)"),
     "a probe of the loss": (lambda m, d: Probe(m)(torch.tensor(0.3)), "scores must be square"),
     "a vocabulary of one text": (lambda m, d: Vocabulary.build("a dog"), "there are no captions: give a list"),
     "a vocabulary of nothing": (lambda m, d: Vocabulary.build([]), "there are no captions"),

@@ -1,6 +1,7 @@
 import json
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -152,6 +153,8 @@ def test_probe_of_a_split_leaves_all_as_it_was(name):
     with torch.no_grad():
         scores = model.eval().score(model.encode_images(regions, mask), model.encode_texts(*texts))
     assert row["delta_s"] == pytest.approx(probe_scores(scores)["delta_s"].item(), rel=1e-4)
+    late = replace(data.dev, image_of_text=data.dev.image_of_text % 5 + 20, given_side={})
+    assert probe_split(model, late, pairs=10)["spread"] > 0, "the first images may have no texts"
     model.tokenizer = None
     with pytest.raises(ValueError, match="no tokenizer"):
         probe_split(model, data.dev)

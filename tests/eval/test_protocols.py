@@ -6,19 +6,20 @@ from selhn.eval import Metrics, ensemble, folds, recall
 
 
 def scores_in_the_stored_order(arrays):
-    """Scores with the same ranks as the golden ones.
+    """Scores with the same ranks as the golden ones, and the image of each text.
 
     Ranks only ask whether a score lies above the best true score of its row and above the true score of its column.
     The file keeps the true scores and, for all others, which of the two they exceed.
     """
     true_scores = arrays["true_scores"].astype(np.float64)  # (T,)
-    best_of_row = true_scores.reshape(-1, 5).max(1)[:, None]
+    best_of_row = true_scores.reshape(len(arrays["level_packed"]), -1).max(1)[:, None]
     lower, upper = np.minimum(best_of_row, true_scores), np.maximum(best_of_row, true_scores)
     levels = (arrays["level_packed"][..., None] >> np.array([0, 2, 4, 6], np.uint8)) & 3
     scores = np.choose(levels.reshape(lower.shape), [lower - 1, (lower + upper) / 2, upper + 1])
     texts = np.arange(len(true_scores))
-    scores[texts // 5, texts] = true_scores
-    return scores
+    image_of_text = texts * len(scores) // len(texts)
+    scores[image_of_text, texts] = true_scores
+    return scores, image_of_text
 
 
 def row(direction):
@@ -26,9 +27,9 @@ def row(direction):
 
 
 def test_equals_the_public_five_fold_evaluation(golden):
-    arrays, _ = golden("eval_fold5_500x2500_order")
-    scores, image_of_text = scores_in_the_stored_order(arrays), np.arange(2500) // 5
-    measured = folds(scores, image_of_text)
+    arrays, config = golden("eval_fold5_500x2500_order")
+    scores, image_of_text = scores_in_the_stored_order(arrays)
+    measured = folds(scores, image_of_text, config["folds"])
     np.testing.assert_allclose([row(fold.i2t) for fold in measured], arrays["fold_i2t"], rtol=0, atol=1e-9)
     np.testing.assert_allclose([row(fold.t2i) for fold in measured], arrays["fold_t2i"], rtol=0, atol=1e-9)
     whole = recall(scores, image_of_text)

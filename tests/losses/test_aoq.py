@@ -24,13 +24,15 @@ def make_given(batch, seed, dtype=torch.float64):
 
 def test_golden(golden):
     arrays, config = golden("loss_aoq")
+    margins = {"margin": config["margin_online"], "offline_margin": config["margin_offline"]}
+    loss_fn = AOQ.official(**margins, alpha=config["alpha"], beta=config["beta"])
     names = ["s_anchor_img_off_txt", "s_off_img_anchor_txt", "s_off_img_off_txt", "s_off2_img_off2_txt"]
     for k, matrix in enumerate(config["matrices"]):
         scores, *offline = (
             torch.from_numpy(arrays[name][k]).double().requires_grad_() for name in ("scores", *names)
         )
         offline_scores = OfflineScores(negative=torch.stack(offline[:2]), pair=torch.stack(offline[2:]))
-        loss = AOQ.official()(scores, given=offline_scores)
+        loss = loss_fn(scores, given=offline_scores)
         loss.backward()
         assert abs(loss.item() - arrays["loss"][k]) < 1e-12, matrix
         for name, value in zip(("scores", *names), (scores, *offline), strict=True):

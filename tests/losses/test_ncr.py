@@ -41,7 +41,7 @@ def test_golden_pair_losses(golden):
     arrays, config = golden("loss_ncr_eval")
     for k, matrix in enumerate(config["matrices"]):
         scores = torch.from_numpy(arrays["scores"][k]).double().requires_grad_()
-        losses = NCR.official().pair_losses(scores)
+        losses = NCR.official(margin=config["margin"]).pair_losses(scores)
         losses.sum().backward()
         torch.testing.assert_close(
             losses, torch.from_numpy(arrays["loss"][k]), rtol=0, atol=1e-12, msg=matrix
@@ -54,7 +54,9 @@ def test_golden_predictions(golden):
     arrays, config = golden("loss_ncr_predict")
     assert len(config["matrices"]) == len(arrays["scores"]) > 0
     for k, matrix in enumerate(config["matrices"]):
-        prediction = NCR.official().predict(torch.from_numpy(arrays["scores"][k]).double())
+        prediction = NCR.official(margin=config["margin"]).predict(
+            torch.from_numpy(arrays["scores"][k]).double()
+        )
         torch.testing.assert_close(
             prediction, torch.from_numpy(arrays["prediction"][k]), rtol=0, atol=1e-12, msg=matrix
         )
@@ -62,7 +64,8 @@ def test_golden_predictions(golden):
 
 def test_golden_clean_pairs(golden):
     arrays, config = golden("loss_ncr_labeled_bxb")
-    loss_fn, probability = NCR.official(), torch.tensor(config["clean_probability"], dtype=torch.float64)
+    loss_fn = NCR.official(margin=config["margin"])
+    probability = torch.tensor(config["clean_probability"], dtype=torch.float64)
     assert len(config["matrices"]) == len(arrays["scores"]) > 0
     for k, matrix in enumerate(config["matrices"]):
         scores = torch.from_numpy(arrays["scores"][k]).double().requires_grad_()

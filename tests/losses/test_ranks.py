@@ -13,7 +13,9 @@ from selhn.losses import AOQ, NCR, InfoNCE, TripletSelHN, across_ranks
 
 def test_without_ranks_it_is_the_loss():
     images, texts = torch.randn(2, 8, 4)
-    assert torch.equal(across_ranks(InfoNCE())(images, texts), InfoNCE().from_embeddings(images, texts))
+    whole, own = InfoNCE().from_embeddings(images, texts), across_ranks(InfoNCE())
+    assert torch.equal(own.from_embeddings(images, texts), whole)
+    assert torch.equal(own(images, texts), whole)
 
 
 @pytest.mark.parametrize("loss", [NCR(), AOQ(), TripletSelHN(reduction="none")])

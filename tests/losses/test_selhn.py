@@ -5,6 +5,7 @@ from loss_cases import make_scores
 
 from selhn.losses import Triplet, TripletHN, TripletSelHN
 
+RECORDED = ("loss_selhn", "loss_selhn_eps0.1", "loss_selhn_eps0")
 matrices = st.builds(
     make_scores,
     st.sampled_from(["spread", "collapsed", "trained"]),
@@ -14,16 +15,15 @@ matrices = st.builds(
 
 
 def test_golden(check_golden_loss):
-    check_golden_loss("loss_selhn", TripletSelHN.official())
-    check_golden_loss("loss_selhn_eps0.1", TripletSelHN.official(epsilon=0.1))
-    check_golden_loss("loss_selhn_eps0", TripletSelHN.official(epsilon=0.0))
+    for name in RECORDED:
+        check_golden_loss(name, TripletSelHN.official())
 
 
 def test_golden_branches(golden):
-    for name, epsilon in (("loss_selhn", 0.01), ("loss_selhn_eps0.1", 0.1), ("loss_selhn_eps0", 0.0)):
+    for name in RECORDED:
         arrays, config = golden(name)
         for matrix, scores in zip(config["matrices"], arrays["scores"], strict=True):
-            mined = TripletSelHN.official(epsilon=epsilon).mined(torch.from_numpy(scores).double())
+            mined = TripletSelHN.official(epsilon=config["epsilon"]).mined(torch.from_numpy(scores).double())
             assert (~mined).int().tolist() == config["average_branch_anchors"][matrix], (name, matrix)
 
 

@@ -361,6 +361,10 @@ def test_options_of_cross_attention(recorded):
         load_official("bfan_equal", state, raw_feature_norm="softmax")
     with pytest.raises(ValueError, match="weights of another model; missing: image.pool"):
         load_official("saf", state)
+    state, *_ = recorded("sgraf_saf")
+    for option in ({"lambda_softmax": 4.0}, {"thres": 0.3}):  # of SCAN and of NAAF
+        with pytest.raises(NotFound, match="saf has no setting"):
+            load_official("saf", state, **option)
 
 
 def test_vse_infty_images(recorded):

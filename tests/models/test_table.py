@@ -54,6 +54,15 @@ def test_list_models():
         assert entry.build.__doc__
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("camp", "heads"), ("cmcan", "neighbours"), ("imram", "steps"), ("saf", "num_regions"), ("rvse", "dim")],
+)
+def test_sizes_are_at_least_one(name, setting):
+    with pytest.raises(SelhnError, match=f"{setting} of .* is 0: choose at least 1"):
+        create_model(name, vocab_size=5, feature_dim=4, **{setting: 0})
+
+
 @every_model
 def test_scores_of_a_batch(name):
     model, batch = make_model(name), make_batch()

@@ -134,6 +134,8 @@ def test_an_unknown_field_names_those_that_there_are():
         NotFound, match="no item has a field 'xyz': choose from id, date, taken, modified, folder"
     ):
         require_fields(read_filter("xyz = x"), [Record("a.jpg", (), TAKEN)])
+    with pytest.raises(NotFound, match="no item has a field 'date': choose from id, folder"):
+        require_fields(read_filter("date > 2020"), [Record("a.jpg", (), {"folder": "x"})])
 
 
 def test_or_binds_less_than_and():

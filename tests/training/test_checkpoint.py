@@ -16,9 +16,11 @@ from selhn.training.protocols import Protocol
 IDENTITY = {"model": "linear", "lr": "0.1"}
 
 
-def trained(seed=0):
+def trained(seed=0, transposed=False):
     torch.manual_seed(seed)
     model = torch.nn.Linear(3, 2)
+    if transposed:  # a weight that is not contiguous in memory
+        model.weight = torch.nn.Parameter(model.weight.detach().T.contiguous().T)
     optimizer = AdamW([{"params": list(model.parameters())}], lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
@@ -38,13 +40,14 @@ def checkpoints(tmp_path, model, optimizer, identity=IDENTITY, **parts):
     return Checkpoints(RunFolder(tmp_path), identity, WeightsAlone(model), optimizer, **parts)
 
 
-def test_round_trip(tmp_path):
-    model, optimizer = trained()
+@pytest.mark.parametrize("transposed", [False, True])
+def test_round_trip(tmp_path, transposed):
+    model, optimizer = trained(transposed=transposed)
     (tmp_path / "log.jsonl").write_text("x" * 77)
     position = Position(epoch=1, step_in_epoch=4, step=9, log_position=77)
     checkpoints(tmp_path, model, optimizer, alarm=StallAlarm(0.2, last=7)).save(position)
     expected = torch.rand(3)
-    other, other_optimizer = trained(seed=1)
+    other, other_optimizer = trained(1, transposed)
     alarm = StallAlarm(None)
     assert checkpoints(tmp_path, other, other_optimizer, alarm=alarm).load() == (position, [])
     assert alarm == StallAlarm(0.2, last=7)
@@ -55,6 +58,23 @@ def test_round_trip(tmp_path):
     for index in ours["state"]:
         for key, value in ours["state"][index].items():
             assert torch.equal(value, theirs["state"][index][key])
+    for weights, stepping in ((model, optimizer), (other, other_optimizer)):
+        stepping.zero_grad()
+        weights(torch.ones(4, 3)).sum().backward()
+        stepping.step()
+    assert torch.equal(model.weight, other.weight), "the next step is the same"
+
+
+def test_a_loss_that_names_one_tensor_twice(tmp_path):
+    loss = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+    loss[1].weight = loss[0].weight
+    parts = checkpoints(tmp_path, *trained())
+    parts.protocol.loss = loss
+    parts.save(Position(step=1))
+    with torch.no_grad():
+        expected, loss[0].weight[:] = loss[0].weight.clone(), 0
+    parts.load()
+    assert torch.equal(loss[1].weight, expected)
 
 
 def test_the_last_two_are_kept(tmp_path):
@@ -135,6 +155,7 @@ def test_two_positions_at_one_step_do_not_overwrite_each_other(tmp_path):
         lambda tensors, groups: tensors.update({"optimizer.0.exp_avg": torch.zeros(2, 3, dtype=torch.int64)}),
         lambda tensors, groups: tensors.update({"optimizer.0.exp_avg": torch.zeros(9)}),
         lambda tensors, groups: tensors.update({"optimizer.7.exp_avg": torch.zeros(9)}),
+        lambda tensors, groups: tensors.pop("optimizer.0.exp_avg_sq"),
         lambda tensors, groups: groups[0].update(params=[1, 0]),
         lambda tensors, groups: groups[0].update(lr="much"),
     ],

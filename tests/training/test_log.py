@@ -94,3 +94,13 @@ def test_a_log_shorter_than_its_checkpoint_says(tmp_path):
     with pytest.raises(ValueError, match="shorter than when its checkpoint was written"):
         Meter(tmp_path / "log.jsonl", 100, None)
     assert (tmp_path / "log.jsonl").read_text() == "{}\n"
+
+
+def test_a_number_of_some_steps_only(tmp_path):
+    """A model may have an extra loss that begins later."""
+    named = {"loss": 0.2, "loss_per_anchor": 0.2, "delta_s": 0.1}
+    with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+        for step, more in ((1, {}), (2, {"aux_words": 3.0}), (3, {})):
+            row = {name: torch.tensor(value) for name, value in (named | more).items()}
+            meter.add(step, 0, Numbers.of(row), read=False)
+    assert [row.get("aux_words") for row in read_log(tmp_path / "log.jsonl")] == [None, 3.0, None]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from model_cases import make_model
 
+from selhn.base.errors import SelhnError
 from selhn.diagnose import parameter_norms
 from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig
@@ -135,3 +136,16 @@ def test_frozen_weights_are_in_no_group():
     assert len(parameter_groups(model, 1.0)) == 1
     assert not model.text.words.training
     assert model.text.training
+
+
+def test_a_model_with_nothing_to_train():
+    with pytest.raises(SelhnError, match="no weights to train"):
+        make_optimizer(make_model("rvse").requires_grad_(False), TrainConfig(), torch.device("cpu"))
+
+
+def test_a_weight_with_gaps_in_memory_is_refused():
+    """The fused update would change what is in the gaps, and not the last rows."""
+    weight = torch.nn.Parameter(torch.zeros(4, 6)[:, :3])
+    weight.sum().backward()
+    with pytest.raises(SelhnError, match="clone"):
+        AdamW([{"params": [weight]}], lr=0.1).step()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.types import Products
-from selhn.data import Split, image_blocks
+from selhn.data import Split
 from selhn.eval.encoded import side_rows
 from selhn.kernels import AnchorStatistics, Terms, dense_statistics, tiled_statistics
 from selhn.models import AbstractMatcher, in_eval_mode
@@ -187,21 +187,20 @@ def total_norm(norms: Sequence[Float[Tensor, ""]]) -> Float[Tensor, ""]:
 
 
 def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
-    """Measurements of the first `pairs` images of a split, each with its first text.
+    """Measurements of the first `pairs` images of a split that have texts, each with its first text.
 
     Nothing is drawn at random and the model does not change, so a run is the same with and without it.
     """
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
     first = dict(reversed([*zip(split.image_of_text.tolist(), range(split.num_texts))]))
-    chosen = [image for image in range(min(pairs, split.num_images)) if image in first]
-    device = device_of(model)
-    regions, region_mask = next(iter(image_blocks(split, pairs, device)))
+    chosen, device = sorted(first)[:pairs], device_of(model)
+    regions, region_mask = (part.to(device) for part in split.features.gather(torch.tensor(chosen)))
     captions = [first[image] for image in chosen]
     tokens, token_mask = model.tokenize([split.captions[text] for text in captions])
     with in_eval_mode(model):
         own = side_rows(model, "images", split, torch.tensor(chosen))
-        images = model.encode_images(regions[chosen], region_mask[chosen], **own)
+        images = model.encode_images(regions, region_mask, **own)
         own = side_rows(model, "texts", split, torch.tensor(captions))
         texts = model.encode_texts(tokens.to(device), token_mask.to(device), **own)
         numbers = probe_scores(model.score(images, texts))

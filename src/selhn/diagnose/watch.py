@@ -1,12 +1,12 @@
 """The stall alarm and the probe for your own training loop: one line per step."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError, warn
@@ -25,9 +25,8 @@ from selhn.diagnose.probe import (
 from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm, watched_plateau
 from selhn.diagnose.verdict import Verdict, judge
 from selhn.losses import AbstractLoss, create_loss
-from selhn.losses.checks import check_square
+from selhn.losses.checks import ImageIds, as_image_ids, check_square
 
-Ids = Int[Tensor, " B"] | Sequence[int] | None
 Numbers = dict[str, Float[Tensor, ""]]
 
 
@@ -60,6 +59,8 @@ class Watch:
         if every < 1:
             raise SelhnError(f"every must be at least 1, got {every}: 1 measures every step")
         self.loss = create_loss(loss) if isinstance(loss, str) else loss
+        if self.loss is not None:
+            require_type("loss", self.loss, AbstractLoss, "leave it out for a loss of your own: Watch()")
         alarm = None if self.loss is None else make_alarm(self.loss, steps_per_epoch)
         self.epsilon = epsilon_of(self.loss)
         self.alarm = StallAlarm(None) if alarm is None else alarm
@@ -75,7 +76,7 @@ class Watch:
         self,
         scores: Float[Tensor, "*K B B"] | Products,
         loss: Tensor | float | None = None,
-        image_ids: Ids = None,
+        image_ids: ImageIds = None,
     ) -> Row | None:
         """One step: `scores[image, text]` as the loss takes them, and the loss. Returns what was measured."""
         return self._look(scores, loss, image_ids)
@@ -91,10 +92,10 @@ class Watch:
         self,
         scores: Float[Tensor, "*K B B"] | Products,
         loss: Tensor | float | None,
-        image_ids: Ids,
+        image_ids: ImageIds,
         more: Callable[[Tensor | None], Numbers] = lambda ids: {},
     ) -> Row | None:
-        if isinstance(scores, Tensor):
+        if not isinstance(scores, Products):
             check_square(scores)
         self.step += 1
         ranks = Ranks.of()
@@ -105,7 +106,8 @@ class Watch:
             if isinstance(scores, Products)
             else (scores.shape[-1], scores.device)
         )
-        ids = None if image_ids is None else torch.as_tensor(image_ids, device=device)
+        own = as_image_ids(image_ids, batch)
+        ids = None if own is None else own.to(device)
         numbers: Numbers = {} if loss is None else {"loss": torch.as_tensor(loss, device=device)}
         known = None
         if self.loss is not None:
@@ -165,7 +167,7 @@ class Probe(Watch):
         self,
         scores: Float[Tensor, "*K B B"] | Products,
         loss: Tensor | float | None = None,
-        image_ids: Ids = None,
+        image_ids: ImageIds = None,
         *,
         images: Float[Tensor, "B d"] | None = None,
         texts: Float[Tensor, "B d"] | None = None,

@@ -48,7 +48,9 @@ def over_ranks(norm: nn.BatchNorm1d, own: Tensor) -> Tensor:
 @contextmanager
 def remembering_nothing(model: nn.Module) -> Iterator[None]:
     """Within the block, running statistics do not change: a batch that is encoded twice counts once."""
-    norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm1d)]
+    norms = [
+        part for part in model.modules() if isinstance(part, nn.BatchNorm1d) and part.track_running_stats
+    ]
     before = [(norm.momentum, norm.get_buffer("num_batches_tracked").clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
@@ -81,12 +83,14 @@ def weighted_batch_norm(
     count = over_ranks(norm, weight.sum()).clamp(min=1)
     mean = over_ranks(norm, (rows * weight).sum(axes)) / count
     variance = over_ranks(norm, ((rows - mean).square() * weight).sum(axes)) / count
-    with torch.no_grad():
-        momentum = norm.momentum if norm.momentum is not None else 0.1
-        unbiased = variance * count / (count - 1).clamp(min=1)
-        for name, news in (("running_mean", mean), ("running_var", unbiased)):
-            running = norm.get_buffer(name)
-            running.lerp_(news.to(running.dtype), momentum)
-        norm.get_buffer("num_batches_tracked").add_(1)
-    scaled = (rows - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
-    return scaled.to(features.dtype)
+    if norm.track_running_stats:
+        with torch.no_grad():
+            batches = norm.get_buffer("num_batches_tracked").add_(1)
+            unbiased = variance * count / (count - 1).clamp(min=1)
+            for name, news in (("running_mean", mean), ("running_var", unbiased)):
+                running = norm.get_buffer(name)
+                # Without a momentum they are the mean over all batches.
+                share = (1 / batches).to(running.dtype) if norm.momentum is None else norm.momentum
+                running.lerp_(news.to(running.dtype), share)
+    scaled = (rows - mean) * (variance + norm.eps).rsqrt()
+    return (scaled * norm.weight + norm.bias if norm.affine else scaled).to(features.dtype)

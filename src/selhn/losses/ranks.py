@@ -13,16 +13,16 @@ from selhn.losses.checks import ImageIds, as_image_ids
 
 
 class AcrossRanks(nn.Module):
-    """`loss.from_embeddings` of the embeddings of all ranks; made by `across_ranks`."""
+    """A loss over the embeddings of all ranks; made by `across_ranks`."""
 
     def __init__(self, loss: AbstractLoss, group: dist.ProcessGroup | None = None):
         super().__init__()
         self.loss, self.group = loss, group
 
-    def forward(
+    def from_embeddings(
         self, image_emb: Float[Tensor, "B d"], text_emb: Float[Tensor, "B d"], image_ids: ImageIds = None
     ) -> Float[Tensor, ""]:
-        """The loss of the global batch, the same number on every rank.
+        """The loss of the global batch, the same number on every rank; a call of the module is the same.
 
         `image_ids` must mean the same on all ranks: captions of one image that are on two ranks are not
         negatives of each other either. All ranks give them, or none.
@@ -42,6 +42,8 @@ class AcrossRanks(nn.Module):
         ids = None if own is None else shares.gather(own.to(device, torch.int64))
         return self.loss.reduce(self.loss.statistics(Products(image_emb, text_emb, shares), ids))
 
+    forward = from_embeddings
+
 
 def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> AcrossRanks:
     """A loss over the global batch of all `torch.distributed` processes.
@@ -52,7 +54,7 @@ def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> 
 
     Example:
         >>> loss = across_ranks(TripletSelHN())
-        >>> value = loss(image_emb, text_emb)  # of this rank; image_ids= if captions share images
+        >>> value = loss.from_embeddings(image_emb, text_emb)  # of this rank; image_ids= too if they repeat
     """
     if not isinstance(loss, AbstractLoss):
         raise SelhnError(f"across_ranks takes a loss of selhn such as TripletSelHN(), got {loss!r}")

@@ -115,6 +115,9 @@ MODELS: dict[str, ModelEntry] = {
     "gsmn_sparse": ModelEntry(gsmn.gsmn_sparse, "cross-attention", *_GSMN),
 }
 
+SIZES = ("dim", "vocab_size", "num_regions", "heads", "neighbours")
+"""Endings of the settings that must be at least 1."""
+
 
 def register_model(
     name: str,
@@ -152,7 +155,7 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
     parameters = inspect.signature(MODELS[name].build).parameters
     require_settings(name, MODELS[name].build, settings)
     for key, value in settings.items():
-        if key.endswith("dim") and isinstance(value, int) and value < 1:
+        if key.endswith(SIZES) and isinstance(value, int) and value < 1:
             raise SelhnError(f"{key} of {name} is {value}: choose at least 1")
     model = MODELS[name].build(**settings)
     if networks == 2:

@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, linear
 
+from selhn.base.errors import SelhnError
 from selhn.kernels import memory_precision, memory_products, remembered
 from selhn.layers import (
     Fragments,
@@ -203,6 +204,8 @@ class RecurrentAttention(nn.Module):
 def _imram(
     common: WordSettings, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool
 ) -> CrossAttention:
+    if steps < 1:
+        raise SelhnError(f"steps of IMRAM is {steps}: choose at least 1")
     return with_head(RecurrentAttention(common.dim, directions, smooth, steps, memory_norm), common)
 
 

@@ -50,8 +50,8 @@ def load_official(
         state, options = _read_checkpoint(Path(source), layout.parts)
     else:
         where, state, options = "the state dict", _flat(source), {}
-    theirs = {option for each in LAYOUTS.values() for option in (*each.fixed, *each.options)} - {"lambda_lse"}
-    options.update({key: settings.pop(key) for key in theirs if key in settings})
+    # A setting that neither the authors nor we have is refused by `create_model`.
+    options.update({key: settings.pop(key) for key in (*layout.fixed, *layout.options) if key in settings})
     own_bert, sizes = settings.get("bert"), _sizes(name, state)
     if isinstance(own_bert, Mapping) and "bert" in sizes:  # a few values add to what the shapes tell
         settings["bert"] = {**sizes["bert"], **own_bert}

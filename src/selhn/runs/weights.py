@@ -12,7 +12,7 @@ from selhn.base.errors import Damaged, SelhnError
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write every parameter and buffer of any module."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(_weights(model), path)
+    save_file(weights_of(model), path)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -21,13 +21,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise Damaged(f"{path} is damaged ({error}): remove the run and start it again") from None
-    own = _weights(model)
+    own = weights_of(model)
     if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
         raise SelhnError(f"{path} has the weights of another model: resume with the model the run began with")
     model.load_state_dict(weights, strict=False)  # names that share a tensor are stored once
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer once, even if two names share one tensor, which safetensors refuses."""
     seen: set[int] = set()
     weights = {}

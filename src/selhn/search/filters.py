@@ -164,7 +164,7 @@ def require_fields(filter: Filter, records: Iterable[Record]) -> None:
         if not unknown:
             return
     if known:
-        field, fields = next(iter(unknown)), ["id", "date", *known]
+        field, fields = next(iter(unknown)), [name for name in ("id", "date", *known) if name not in unknown]
         near = "".join(f"did you mean {name!r}? " for name in get_close_matches(field.lower(), fields, n=1))
         raise NotFound(
             f"nothing found, because no item has a field {field!r}: {near}choose from {', '.join(fields)}"

@@ -343,7 +343,7 @@ class Index:
     def _known(self, names: Sequence[str], vectors: bool = False) -> list[Stored]:
         found = self.store.get(names, vectors)
         if missing := [name for name in names if name not in found]:
-            raise NotFound(f"there is no item {missing[0][:80]!r} in the index: `index.ids()` lists all")
+            raise NotFound(f"there is no item {str(missing[0])[:80]!r} in the index: `index.ids()` lists all")
         return [found[name] for name in names]
 
     def _vectors(self, names: list[str]) -> Float[Tensor, "n d"]:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
+from selhn.base.names import require_type
 from selhn.data import Split
 
 Kind = Literal["image", "text"]
@@ -85,8 +86,15 @@ class Record:
     @classmethod
     def of(cls, item: Item) -> "Record":
         """The record of an item, after checking that it can be stored."""
+        require_type("an item", item, Item, 'give Item("dog.jpg", regions)')
         if not isinstance(item.id, str) or not item.id or len(item.id) > LONGEST_ID:
             raise SelhnError(f"{str(item.id)[:60]!r} is not an id: give 1 to {LONGEST_ID} characters")
+        for part in (item.regions, item.vector):
+            if not isinstance(part, Tensor | None):
+                raise SelhnError(
+                    f"the regions and the vector of {item.id!r} must be tensors, got {type(part).__name__}: "
+                    "use torch.as_tensor"
+                )
         captions = tuple(item.captions)
         are_texts = all(isinstance(text, str) and text.strip() for text in captions)
         if isinstance(item.captions, str) or not are_texts:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from selhn.base.errors import SelhnError
+
 State = dict[str, Tensor]
 
 
@@ -63,6 +65,11 @@ class AdamW:
     def _state_of(self, weight: nn.Parameter) -> State:
         if weight not in self.state:
             means = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+            if means["exp_avg"].stride() != weight.stride():  # the update walks through memory
+                raise SelhnError(
+                    f"a weight of shape {tuple(weight.shape)} is a part of a larger tensor, with gaps in memory: "
+                    "make it a tensor of its own, nn.Parameter(part.clone())"
+                )
             self.state[weight] = {"step": torch.zeros((), dtype=torch.float32, device=weight.device), **means}
         return self.state[weight]
 
@@ -82,11 +89,8 @@ class AdamW:
         for own, group in zip(self.param_groups, saved["param_groups"], strict=True):
             for key in own.keys() & group.keys() - {"params"}:
                 own[key] = own[key].fill_(group[key]) if isinstance(own[key], Tensor) else group[key]
-        self.state = {
-            weight: {
-                name: value.to(weight.device, torch.float32 if name == "step" else weight.dtype, copy=True)
-                for name, value in saved["state"][index].items()
-            }
-            for index, weight in enumerate(self.weights)
-            if index in saved["state"]
-        }
+        self.state = {}
+        for index, weight in enumerate(self.weights):
+            if index in saved["state"]:
+                for name, held in self._state_of(weight).items():
+                    held.copy_(saved["state"][index][name])  # laid out in memory as the weight

@@ -11,6 +11,7 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import require_kind, require_settings
 from selhn.diagnose import StallAlarm
 from selhn.runs import RunFolder, load_weights
+from selhn.runs.weights import weights_of
 from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig, respelled
 from selhn.training.optim import flatten_optimizer, unflatten_optimizer
@@ -51,7 +52,7 @@ class Checkpoints:
         if torch.cuda.is_available():
             tensors["rng.cuda"] = torch.cuda.get_rng_state()
         loss = self.protocol.loss
-        of_loss = loss.state_dict() if isinstance(loss, nn.Module) else {}
+        of_loss = weights_of(loss) if isinstance(loss, nn.Module) else {}
         averaged = {} if self.protocol.average is None else self.protocol.average.state()
         for prefix, state in ((LOSS, of_loss), (PROTOCOL, self.protocol.state()), (AVERAGE, averaged)):
             tensors |= {prefix + name: tensor.contiguous() for name, tensor in state.items()}

@@ -85,9 +85,9 @@ class Meter:
         if not self._unread:
             return
         broken: list[tuple[int, str]] = []
-        columns = torch.stack([numbers.values for *_, numbers in self._unread])
-        for (step, epoch, numbers), values in zip(self._unread, columns.tolist()):
-            row = dict(zip(numbers.names, values))
+        values = iter(torch.cat([numbers.values for *_, numbers in self._unread]).tolist())
+        for step, epoch, numbers in self._unread:
+            row = dict(zip(numbers.names, values))  # a model may have an extra loss in some steps only
             self.write({"step": step, "epoch": epoch, **row})
             said = self.alarm.update(step, row) if self.alarm is not None else None
             if said:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selhn.base.errors import Damaged, warn
+from selhn.base.errors import Damaged, SelhnError, warn
 from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
 from selhn.training.adamw import AdamW
@@ -30,6 +30,8 @@ def make_optimizer(
     own = set(map(id, model.parameters()))  # a loss from outside may contain the model
     if of_loss := [parameter for parameter in of_loss if id(parameter) not in own]:
         groups.append({"params": of_loss, "lr": config.lr, "weight_decay": 0.0})
+    if not groups:
+        raise SelhnError("the model has no weights to train: none of its parameters has requires_grad=True")
     for group in groups:
         group["initial_lr"] = group["lr"]
         if device.type == "cuda":  # a recorded step reads the rate from the device on every replay
@@ -86,7 +88,7 @@ def flatten_optimizer(optimizer: AdamW) -> tuple[dict[str, Tensor], list[dict[st
     """The moments of an optimiser as tensors by name, and its settings."""
     state = optimizer.state_dict()
     tensors = {
-        f"optimizer.{index}.{key}": value
+        f"optimizer.{index}.{key}": value.contiguous()
         for index, values in state["state"].items()
         for key, value in values.items()
     }
@@ -120,11 +122,11 @@ def unflatten_optimizer(
             for key in own:
                 if not _alike(own[key], saved.get(key, own[key])):
                     raise ValueError(f"{key} is {str(saved[key])[:40]}")
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
     except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
         raise Damaged(
             f"the checkpoint's optimiser does not fit the model ({error}): start the run again"
         ) from None
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _alike(own: Any, saved: Any) -> bool:

@@ -114,6 +114,7 @@ def test_by_a_graph_and_a_filter_that_leaves_little(made, exact, same_answers, m
     assert wide.search("word3")
     with pytest.raises(SelhnError, match="hnsw takes vectors of at most 2,000 numbers"):
         wide.approximate("hnsw")
+    assert wide.found_by == "exact"
 
 
 def test_metadata_are_kept_beside_their_vector(database, make_item):

@@ -96,8 +96,9 @@ class ServerStore(Store):
             )
         with self._changing:
             by_graph = kind == "hnsw" or (kind == "auto" and self.count() > SMALL)
-            self.found_by = "hnsw" if by_graph else "exact"
-            self.search_by(self.found_by)
+            searching: Searching = "hnsw" if by_graph else "exact"
+            self.search_by(searching)
+            self.found_by = searching
 
     def state(self) -> tuple[Any, ...]:
         """Numbers that differ after others have changed something."""

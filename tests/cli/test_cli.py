@@ -199,6 +199,13 @@ def test_reproduce(tmp_path):
     assert (tmp_path / "fig7.png").stat().st_size > 10_000
 
 
+def test_help_on_settings_and_folders():
+    assert "epochs=5" in say("train", "--help").output
+    assert "images=100" in say("data", "show", "--help").output
+    for words in (["data", "check"], ["data", "show"]):
+        assert "world" in say(*words, "--help").output.split("Arguments:")[1].split("\n")[1]
+
+
 def test_data(tmp_path):
     imported = say("data", "import", "world", tmp_path / "own", "images=100", "--half")
     assert "100 images" in imported.output

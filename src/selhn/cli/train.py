@@ -11,7 +11,6 @@ from typer.core import TyperCommand
 
 from selhn.base.errors import SelhnError
 from selhn.base.names import did_you_mean
-from selhn.cli.data import Settings
 
 
 class KeyValue(TyperCommand):
@@ -30,9 +29,11 @@ class KeyValue(TyperCommand):
 
 def train(
     recipe: Annotated[
-        str | None, Argument(help="A recipe such as rvse_selhn_world; without one, data=DIR and rvse_strong.")
+        str | None, Argument(help="A recipe such as rvse_selhn_world; default rvse_strong, with data=DIR.")
     ] = None,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None, Argument(help="key=value, such as epochs=5, loss=selhn, model.dim=256, data=DIR.")
+    ] = None,
     out: Annotated[
         Path | None, Option(help="Folder of the run; default runs/RECIPE, or runs/strong.")
     ] = None,

@@ -77,5 +77,6 @@ def test_trained_listed_measured_saved_loaded_and_indexed(outside, tmp_path):
     assert re.search(r"^squared\b", losses, re.MULTILINE)
     assert "rsum" in measured
     assert "too few to judge" in verdict
+    assert "What helps: train longer, or log more often: 8 rows are needed" in verdict
     assert "by bag" in indexed
     assert "scene-" in found

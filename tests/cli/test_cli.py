@@ -199,6 +199,13 @@ def test_reproduce(tmp_path):
     assert (tmp_path / "fig7.png").stat().st_size > 10_000
 
 
+def test_help_on_settings_and_folders():
+    assert "epochs=5" in say("train", "--help").output
+    assert "images=100" in say("data", "show", "--help").output
+    for words in (["data", "check"], ["data", "show"]):
+        assert "world" in say(*words, "--help").output.split("Arguments:")[1].split("\n")[1]
+
+
 def test_data(tmp_path):
     imported = say("data", "import", "world", tmp_path / "own", "images=100", "--half")
     assert "100 images" in imported.output
@@ -231,16 +238,41 @@ def test_data(tmp_path):
         (["eval", "ready"], "ready does not say what data it was trained on"),
         (["eval", "nowhere"], "nowhere"),
         (["search", "no/where", "a dog"], "no/where does not exist"),
+        (
+            ["search", "photos/trip", "a dog"],
+            "photos/trip is neither an index nor a run: to search the pictures in it, `selhn index photos/trip`",
+        ),
+        (
+            ["serve", "photos"],
+            "photos is a folder, but not an index: to search the pictures in it, `selhn photos photos`",
+        ),
         (["search", "a dog"], "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
         (["search"], "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
         (["index", "world"], "there is no index selhn.index yet: name a run"),
         (["index", "nowhere"], "there is no folder"),
         (["index", "--check"], "selhn.index does not exist"),
         (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
-        (["train", "--resume", "nowhere"], "nowhere holds no run"),
+        (
+            ["train", "--resume", "nowhere"],
+            "there is no run nowhere: name the folder that `selhn train` wrote",
+        ),
+        (
+            ["train", "data=world", "--epochs", "3"],
+            "there is no option --epochs: settings are written epochs=VALUE",
+        ),
+        (["train", "data=world", "--output", "runs/a"], "there is no option --output: did you mean '--out'?"),
+        (
+            ["train", "rvse_selhn", "data=my_data"],
+            "'rvse_selhn': a recipe ends in a data set, as in rvse_selhn_world; for your own data add data=FOLDER",
+        ),
+        (["train", "rvse_selhn_my_data"], "for your own data add data=FOLDER"),
+        (
+            ["train", "data=world", "data.images=20", "batch_size=500"],
+            "only 100 texts: set batch_size=100 or less",
+        ),
         (["models", "rvze"], "no model matches 'rvze'"),
         (["data", "show", "world", "images=[1"], "cannot be read"),
-        (["reproduce", "tabel1"], "unknown table or figure 'tabel1': did you mean 'table1'?"),
+        (["reproduce", "tabel1"], "unknown table or figure 'tabel1': did you mean 'table1'?\n"),
         (["reproduce", "table1", "--data", "f30k"], "the data set 'f30k' was not found"),
         (["reproduce", "table1", "--data", "nowhere"], "nowhere"),
         (["reproduce", "table1", "--seeds", "x"], "--seeds takes whole numbers such as 0,1,2, got 'x'"),
@@ -257,6 +289,7 @@ def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_pat
     monkeypatch.delenv("SELHN_DATA", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["selhn", *words])
+    (tmp_path / "photos" / "trip").mkdir(parents=True)
     (tmp_path / "log.csv").write_text("epoch,loss\n" + "".join(f"{epoch},0.2\n" for epoch in range(20)))
     with pytest.raises(SystemExit) as stop:
         main()

@@ -145,7 +145,7 @@ def test_all_problems_are_said_at_once(precomp):
 
 
 def test_what_is_no_data_at_all(tmp_path):
-    assert "Formats looked for" in check(tmp_path).problems[0]
+    assert "Known formats" in check(tmp_path).problems[0]
     assert "no file or folder" in check(tmp_path / "nothing").problems[0]
     (tmp_path / "data.json").mkdir()
     assert "data.json is missing or not a file" in str(check(tmp_path))

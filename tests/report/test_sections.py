@@ -91,9 +91,9 @@ def test_runs_on_different_data_are_not_compared(write_run):
     runs = read_runs(folders)
     said = lead(runs)
     assert said.startswith(
-        "3 runs on 2 data sets, which do not compare: on world, images=100, width=32 best is the best"
+        "3 runs on 2 data sets, which cannot be compared. On world, images=100, width=32: best is the best"
     )
-    assert "on world, images=200, width=32 large is the only one (RSUM 360.0 on test)" in said
+    assert "On world, images=200, width=32: only large (RSUM 360.0 on test)." in said
     html = results(runs)
     rows = [
         row

@@ -28,7 +28,10 @@ def test_other_machines_need_a_token(host, monkeypatch):
 
 
 def test_a_port_that_is_taken():
-    with listen("127.0.0.1", 0) as first, pytest.raises(SelhnError):
+    with (
+        listen("127.0.0.1", 0) as first,
+        pytest.raises(SelhnError, match=r"\(Address already in use\): choose"),
+    ):
         listen("127.0.0.1", first.getsockname()[1])
     with pytest.raises(SelhnError):
         listen("127.0.0.1", 99999)

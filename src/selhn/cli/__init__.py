@@ -83,7 +83,7 @@ def losses(pattern: Annotated[str, Argument(help="A shell pattern such as '*hn'.
 
 
 app.command()(photos.photos)
-app.command()(train.train)
+app.command(cls=train.KeyValue)(train.train)
 app.command("eval")(train.evaluate)
 app.command()(index.index)
 app.command()(embed.embed)

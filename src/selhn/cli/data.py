@@ -16,7 +16,7 @@ Settings = Annotated[
 
 
 @data_app.command("check")
-def data_check(folder: Path) -> None:
+def data_check(folder: Annotated[Path, typer.Argument(help="Folder of a data set, or world.")]) -> None:
     """Say what is in a data folder, and what is wrong with it."""
     from selhn.data import check
 
@@ -90,7 +90,7 @@ def data_concepts(
 
 @data_app.command("show")
 def data_show(
-    source: str,
+    source: Annotated[str, typer.Argument(help="Folder of a data set, or world.")],
     settings: Settings = None,
     split: Annotated[str, typer.Option(help="Split of the data: train, dev or test.")] = "test",
     number: Annotated[int, typer.Option(help="How many images.")] = 3,

@@ -36,7 +36,9 @@ def embed(
     processes: Annotated[
         int | None, Option(help="Number of Ray workers; default is all cores but one, or all GPUs.")
     ] = None,
-    retry: Annotated[bool, Option("--retry", help="Make shards that lack pictures again.")] = False,
+    retry: Annotated[
+        bool, Option("--retry", help="Make shards again from which pictures were left out.")
+    ] = False,
 ) -> None:
     """Embed a large collection into shards of .npy and Parquet. If it was stopped, the same command continues."""
     from selhn.pictures import embed_pictures

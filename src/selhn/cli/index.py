@@ -61,7 +61,7 @@ def index(
     approximate: Annotated[
         str | None,
         Option(
-            help="Approximate search: auto, hnsw, ivf or ivf_int8; on a server auto or hnsw; exact ends it."
+            help="Approximate search: auto, hnsw, ivf or ivf_int8; on a server auto or hnsw; exact turns it off."
         ),
     ] = None,
 ) -> None:

@@ -138,14 +138,22 @@ def open_asked(
     sentence = " ".join(words if named is None else words[1:]) or None
     if named is None or is_uri(named) or Index.exists(path):
         return Library.open(path, None if model is None else load_model(model), extractor=extractor), sentence
+    if Path(path).is_dir() and not _is_run(Path(path)):
+        raise NotFound(
+            f"{named} is neither an index nor a run: to search the pictures in it, `selhn index {named}`, "
+            "then `selhn search` with only the words"
+        )
     own_model, dataset = open_run(Path(path), data)
     return Library(Index.build(own_model, dataset[split])), sentence
 
 
 def _is_place(word: str, followed: bool) -> bool:
     path = Path(word).expanduser()
-    is_run = any((path / name).exists() for name in (CONFIG_FILE, BEST_FOLDER, "checkpoints"))
-    return is_uri(word) or is_run or Index.exists(path) or (followed and len(path.parts) > 1)
+    return is_uri(word) or _is_run(path) or Index.exists(path) or (followed and len(path.parts) > 1)
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).exists() for name in (CONFIG_FILE, BEST_FOLDER, "checkpoints"))
 
 
 def find_hits(

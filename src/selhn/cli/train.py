@@ -3,20 +3,37 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperCommand
 
 from selhn.base.errors import SelhnError
-from selhn.cli.data import Settings
+from selhn.base.names import did_you_mean
+
+
+class KeyValue(TyperCommand):
+    """A command whose settings are `key=value`: explains it to those who write --key."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an unknown option."""
+        known = [name for option in self.get_params(ctx) for name in option.opts]
+        for word in args:
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in known:
+                written = f"settings are written {option[2:]}=VALUE"
+                raise SelhnError(f"there is no option {option}: {did_you_mean(option, known, written)}")
+        return super().parse_args(ctx, args)
 
 
 def train(
     recipe: Annotated[
-        str | None, Argument(help="A recipe such as rvse_selhn_world; without one, data=DIR and rvse_strong.")
+        str | None, Argument(help="A recipe such as rvse_selhn_world; default rvse_strong, with data=DIR.")
     ] = None,
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None, Argument(help="key=value, such as epochs=5, loss=selhn, model.dim=256, data=DIR.")
+    ] = None,
     out: Annotated[
         Path | None, Option(help="Folder of the run; default runs/RECIPE, or runs/strong.")
     ] = None,

@@ -97,7 +97,8 @@ def judge(
         kind, found = "diverging", Finding("the loss is no longer a number", told_gradients(log), lost[0])
     elif rows < ENOUGH_ROWS:
         words = "1 row is" if rows == 1 else f"{rows} rows are"
-        kind, found = "unclear", Finding(f"{words} too few to judge")
+        more = f"train longer, or log more often: {ENOUGH_ROWS} rows are needed"
+        kind, found = "unclear", Finding(f"{words} too few to judge", remedy=more)
     else:
         facts = Facts(log.where(finite), plateaus, epsilon, patience, mines, remedy)
         kind, found = next((kind, said) for kind, rule in RULES if (said := rule(facts)) is not None)

@@ -71,6 +71,10 @@ class Library:
     ) -> "Library":
         """The library of an existing index; give `model` if the index neither holds nor names one."""
         if not Index.exists(path):
+            if Path(path).is_dir():
+                raise NotFound(
+                    f"{path} is a folder, but not an index: to search the pictures in it, `selhn photos {path}`"
+                )
             raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`")
         return cls(Index.load(path, model).to(device), extractor, device=device)
 

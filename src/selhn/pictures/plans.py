@@ -101,8 +101,8 @@ class Indexed:
     """Unchanged pictures that got metadata from their files, see `Plan.describe`."""
 
     def __str__(self) -> str:
-        head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
-        head += f"{self.plan.unchanged:,} unchanged; {len(self.report.refused):,} left out"
+        head = f"{self.added:,} picture{'s' * (self.added != 1)} added, {self.changed:,} changed, "
+        head += f"{self.removed:,} removed, {self.plan.unchanged:,} unchanged; {len(self.report.refused):,} left out"
         if self.described:
             head += f"\n  date, camera, size and place were read for {self.described:,} of the unchanged"
         told = replace(self.report, notes=[]).describe(self.report_file or "").split("\n")[1:]

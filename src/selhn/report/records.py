@@ -148,10 +148,10 @@ def lead(runs: Sequence[RunRecord]) -> str:
     if len(groups) == 1:
         return f"{len(runs)} runs, of which {best[''].name} is the best ({reached(best[''])}). {words}"
     told = [
-        f"on {data} {run.name} is the {'best' if len(groups[data]) > 1 else 'only one'} ({reached(run)})"
+        f"On {data}: {f'{run.name} is the best' if len(groups[data]) > 1 else f'only {run.name}'} ({reached(run)})."
         for data, run in best.items()
     ]
-    return f"{len(runs)} runs on {len(groups)} data sets, which do not compare: {'; '.join(told)}. {words}"
+    return f"{len(runs)} runs on {len(groups)} data sets, which cannot be compared. {' '.join(told)} {words}"
 
 
 def results(runs: Sequence[RunRecord]) -> dict[str, dict[int, list[float]]]:

@@ -62,8 +62,8 @@ def expand(names: Sequence[str]) -> list[str]:
     unknown = next((name for name in names if name not in (*NAMES, "all")), None)
     if unknown is not None or not names:
         wrong = f"unknown table or figure {unknown!r}" if unknown is not None else "nothing was named"
-        known = did_you_mean(unknown or "", (*NAMES, "all"))
-        raise NotFound(f"{wrong}: {known}; selhn reproduce --list shows them")
+        known = did_you_mean(unknown or "", (*NAMES, "all"), "`selhn reproduce --list` shows them")
+        raise NotFound(f"{wrong}: {known}")
     return [name for name in NAMES if name in names or "all" in names]
 
 

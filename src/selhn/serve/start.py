@@ -104,7 +104,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as wrong:
-        reason = wrong.strerror or wrong
+        reason = str(wrong.strerror or wrong).partition(" (while")[0]  # the address would be there twice
         told = f"cannot listen on {host}:{port} ({reason}): choose another --port or --host"
         raise SelhnError(told) from None
 

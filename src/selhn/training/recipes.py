@@ -7,6 +7,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,7 +244,14 @@ def describe_recipes() -> str:
 def get_recipe(name: str) -> RunConfig:
     """The configuration of a recipe such as `rvse_selhn_f8k`."""
     recipe, _, data = name.rpartition("_")
-    if data not in DATASETS or recipe not in {**RECIPES, **STRONG, **PIXELS}:
+    recipes = {**RECIPES, **STRONG, **PIXELS}
+    if data not in DATASETS or recipe not in recipes:
+        begun = next((one for one in recipes if f"{name}_".startswith(f"{one}_")), None)
+        if begun is not None and not get_close_matches(data, DATASETS):
+            raise NotFound(
+                f"unknown recipe {name!r}: a recipe ends in a data set, as in {begun}_world; for your own data "
+                "add data=FOLDER to a recipe"
+            )
         known = f"`selhn train --list` shows all; to train on a folder of data, write data={name}"
         raise NotFound(f"unknown recipe {name!r}: {did_you_mean(name, list_recipes(), known)}")
     if own := STRONG.get(recipe) or PIXELS.get(recipe):

@@ -73,7 +73,7 @@ def read_config(run: Path) -> RunConfig:
     folder = RunFolder(run)
     values = folder.config
     if values is None:
-        raise NotFound(f"{run} holds no run with settings: it has no config.yaml")
+        raise NotFound(f"there is no run {run}: name the folder that `selhn train` wrote")
     try:
         return RunConfig.from_dict(values)
     except SelhnError as error:

@@ -71,8 +71,8 @@ def make_batches(
             raise SelhnError(f"{split.name} has no texts: training needs some in each of train, dev and test")
     if config.batch_size > data.train.num_texts:
         raise SelhnError(
-            f"batch_size {config.batch_size} is more than the {data.train.num_texts} texts of the training "
-            "split: lower batch_size"
+            f"batch_size is {config.batch_size}, but the training split has only {data.train.num_texts} texts: "
+            f"set batch_size={data.train.num_texts} or less"
         )
     return Batches(
         data.train,

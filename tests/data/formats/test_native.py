@@ -107,7 +107,7 @@ def line(name, number, text):
         (edit(lambda c: c["splits"]["dev"].update(boxes="none.npy")), "none.npy is missing"),
         (
             line("dev_texts.jsonl", 2, '{"image": 4, "text": "a"}'),
-            "dev_texts.jsonl, line 2: image is .*, but there are only 4: use 0 to 3",
+            "dev_texts.jsonl, line 2: there is no image 4: the 4 images are numbered 0 to 3",
         ),
         (line("dev_texts.jsonl", 3, '{"image": 1, "text": " "}'), "dev_texts.jsonl: empty texts in line 3"),
         (line("dev_texts.jsonl", 3, "{"), "dev_texts.jsonl, line 3 is not JSON"),

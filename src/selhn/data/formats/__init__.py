@@ -43,17 +43,19 @@ FORMATS: Mapping[str, Format] = {
     "world": Format(lambda path: path == Path("world"), _read_world, "the word world: generated data"),
     "native": Format(lambda path: _has_file(path, "data.json"), read_native, "data.json"),
     "pocket": Format(
-        lambda path: _has_file(path, "projection.npz"), read_pocket, "projection.npz, train_ims.npy (int8)"
+        lambda path: _has_file(path, "projection.npz"),
+        read_pocket,
+        "projection.npz and train_ims.npy in int8",
     ),
     "precomp": Format(
         lambda path: any(_has_file(precomp_folder(path), files) for files in ("*_ims.npy", "*_caps.txt")),
         read_precomp,
-        "train_ims.npy, train_caps.txt, train_ids.txt and so on (SCAN, VSE-infinity)",
+        "train_ims.npy, train_caps.txt and so on, as in SCAN and VSE-infinity",
     ),
     "tsv": Format(
         lambda path: ".tsv" in path.name or _has_file(path, "*.tsv*"),
         read_tsv,
-        "*.tsv beside a Karpathy .json (bottom-up attention; to import)",
+        "*.tsv of bottom-up attention beside a Karpathy .json; import it first",
     ),
     "karpathy": Format(
         lambda path: path.suffix == ".json" or _has_file(path, "*.json", "*.npy"),
@@ -71,10 +73,10 @@ def find_format(source: Path | str) -> tuple[Path, str]:
             return path, name
     if not path.exists():
         raise NotFound(f"no file or folder {str(source)!r}: give a path, or 'world' for generated data")
-    wanted = "; ".join(f"{name}: {known.files}" for name, known in FORMATS.items())
+    wanted = "; ".join(f"{name} ({known.files})" for name, known in FORMATS.items() if name != "world")
     raise NotFound(
         f"{path} is not a data set in a known format. If it holds pictures, make a data set of them: "
-        f"selhn data import {path} NEW_FOLDER. Formats looked for: {wanted}"
+        f"selhn data import {path} NEW_FOLDER. Known formats: {wanted}"
     )
 
 

@@ -169,8 +169,8 @@ def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> S
     outside = [n for n, image in enumerate(owners, 1) if not 0 <= image < features.num_images]
     if outside:
         raise SelhnError(
-            f"{paths['texts']}, line {outside[0]}: image is {owners[outside[0] - 1]}, but there are only "
-            f"{features.num_images}: use 0 to {features.num_images - 1}"
+            f"{paths['texts']}, line {outside[0]}: there is no image {owners[outside[0] - 1]}: "
+            f"the {features.num_images} images are numbered 0 to {features.num_images - 1}"
         )
     if len(images) != features.num_images:
         raise SelhnError(

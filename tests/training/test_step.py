@@ -10,7 +10,10 @@ from selhn.training.step import make_batches
 
 
 def test_a_batch_larger_than_the_data(tiny_model, tiny_data):
-    with pytest.raises(ValueError, match="batch_size 9999 is more than the 500 texts"):
+    with pytest.raises(
+        ValueError,
+        match="batch_size is 9999, but the training split has only 500 texts: set batch_size=500 or less",
+    ):
         train(tiny_model(), tiny_data, TripletHN(), batch_size=9999, device="cpu")
 
 

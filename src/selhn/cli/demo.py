@@ -54,10 +54,10 @@ def run_demo(out: Path, images: int, epochs: int) -> None:
     selhn = _command()
     print(f"""
 What to type next:
-    {selhn} search {out / "SelHN"} "a red ball"    ask for something else
-    {selhn} train rvse_selhn_world epochs=3    train with a recipe
-    {selhn} train --list    every recipe, with the paper's numbers
-    {selhn} data check FOLDER    look at your own features and captions""")
+    {selhn} search {out / "SelHN"} "a red ball"    # search for something else
+    {selhn} train rvse_selhn_world epochs=3    # train with a recipe
+    {selhn} train --list    # every recipe, with the paper's numbers
+    {selhn} data check FOLDER    # look at your own features and captions""")
 
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
@@ -152,7 +152,7 @@ in {first:.0%} of the searches, and among the first five in {among_five:.0%}.
 Pictures: {out / "pictures.png"}
 What to type next:
     {_command()} search "food on a plate" --index {out / "pictures.index"}
-    {_command()} photos ~/Pictures    search your own, in the browser""")
+    {_command()} photos ~/Pictures    # search your own, in the browser""")
 
 
 def _command() -> str:

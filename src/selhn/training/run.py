@@ -73,7 +73,10 @@ def read_config(run: Path) -> RunConfig:
     folder = RunFolder(run)
     values = folder.config
     if values is None:
-        raise NotFound(f"there is no run {run}: name the folder that `selhn train` wrote")
+        what = (
+            f"{run} holds no run with settings (no config.yaml)" if run.exists() else f"there is no run {run}"
+        )
+        raise NotFound(f"{what}: name the folder that `selhn train` wrote")
     try:
         return RunConfig.from_dict(values)
     except SelhnError as error:

@@ -133,7 +133,9 @@ def test_the_page_lists_what_each_extra_brings():
     rows = dict(re.findall(r"^\*\*`(\w+)`\*\*(.+?)(?:\n\n|\Z)", written(), re.M | re.S))
     assert set(rows) == set(USES) | {"selhn"}, "USES has one line for each extra"
     assert set(EXTRAS) == set(USES)
-    named = re.search(r"^Extras install what single features need: (.+?)\.$", (ROOT / "README.md").read_text(), re.M)
+    named = re.search(
+        r"^Extras install what single features need: (.+?)\.$", (ROOT / "README.md").read_text(), re.M
+    )
     assert set(re.findall(r"`(\w+)`", named[1])) == set(USES) - {"dev"}
     core = listed(rows["selhn"], "Brings")
     for name, asked in {"selhn": PROJECT["dependencies"], **EXTRAS}.items():

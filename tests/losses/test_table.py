@@ -224,7 +224,10 @@ def test_nan_is_refused_on_the_cpu_and_shows_where_it_cannot_be_refused(case, pl
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (torch.zeros(3, 4), r"must be square.*\(3, 4\).*as many texts as images"),
+        (
+            torch.zeros(3, 4),
+            r"must be square.*\(3, 4\).*from_embeddings\(image_emb, text_emb\).*pass image_ids",
+        ),
         (torch.zeros(5), r"must be square.*\(5,\)"),
         (torch.zeros(0, 0), "are empty"),
         (torch.zeros(3, 3, dtype=torch.int64), r"floating-point.*int64.*scores\.float\(\)"),
@@ -245,6 +248,7 @@ def test_bad_scores(scores, message):
         (torch.zeros(3), "must be integers, got torch.float32"),
         ([True, False, True, False], "must be integers, got torch.bool"),
         ([1, 2, 3], r"shape \(4,\), one image per pair, got \(3,\)"),
+        (["a.jpg", "b.jpg", "c.jpg", "d.jpg"], "must be integers, one per pair .* number the images"),
     ],
 )
 def test_bad_image_ids(ids, message):

@@ -66,8 +66,9 @@ def check_square(scores: Tensor) -> None:
     shape = tuple(scores.shape)
     if scores.ndim < 2 or shape[-1] != shape[-2]:
         raise SelhnError(
-            f"scores must be square, (B, B), with image i and text i a pair; got shape {shape}: "
-            "give as many texts as images (repeat the image of a second caption and pass image_ids)"
+            f"scores must be square, (B, B), with image i and text i a pair; got shape {shape}: from embeddings, pass "
+            "image_emb @ text_emb.T or call from_embeddings(image_emb, text_emb); with several captions per image, "
+            "repeat the image and pass image_ids"
         )
     if scores.numel() == 0:
         raise SelhnError(f"scores are empty, shape {shape}: a batch needs at least one pair")
@@ -108,7 +109,12 @@ def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
 
 def as_image_ids(image_ids: ImageIds, batch: int) -> Int[Tensor, " B"] | None:
     """The ids as a tensor; refuses what is not one integer per pair."""
-    ids = None if image_ids is None else torch.as_tensor(image_ids)
+    try:
+        ids = None if image_ids is None else torch.as_tensor(image_ids)
+    except (ValueError, TypeError, RuntimeError) as error:  # names of files, say, or lists of unequal length
+        raise SelhnError(
+            f"image_ids must be integers, one per pair ({error}): number the images of the data set"
+        ) from None
     if ids is not None and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
         raise SelhnError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
     if ids is not None and tuple(ids.shape) != (batch,):

@@ -79,9 +79,12 @@ def find_folder(path: Path) -> Path:
         )
     if (path / "checkpoints").is_dir():
         raise NotFound(f"{path} has not finished its first epoch: continue with selhn train --resume {path}")
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (path / file).is_file():
-            raise NotFound(f"{path} is not a saved model: {file} is missing; copy the whole folder")
+    if not (path / CONFIG_FILE).is_file():
+        raise NotFound(
+            f"{path} is not a saved model: {CONFIG_FILE} is missing; name the folder of a run or of a saved model"
+        )
+    if not (path / WEIGHTS_FILE).is_file():
+        raise NotFound(f"{path} is not a saved model: {WEIGHTS_FILE} is missing; copy the whole folder")
     return path
 
 

@@ -58,11 +58,12 @@ class CoDivide(Protocol):
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, PairLabels]:
         match, _ = super().match(pairs, batch)
         assert isinstance(match.scores, Tensor)
-        tables = [self.tables[name][:, pairs.texts] for name in ("labels", "trained")]
-        if isinstance(self.model, Twins):  # each network may have several matrices of scores, as CVSE has
-            alike = [1] * (match.scores.ndim - 3)
-            return match, PairLabels(*(table.unflatten(0, (-1, *alike)) for table in tables))
-        return match, PairLabels(*(table[0] for table in tables))
+        labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
+        if not isinstance(self.model, Twins):
+            return match, PairLabels(labels[0], trained[0])
+        # Each network may have several matrices of scores, as CVSE has.
+        shape = 2, *[1] * (match.scores.ndim - 3), len(pairs.texts)
+        return match, PairLabels(labels.view(shape), trained.view(shape))
 
     def survey(self, epoch: int) -> tuple[Float[Tensor, "k T"], Float[Tensor, "k T"]]:
         """Loss and prediction of every training pair by each network, among the pairs of a random batch."""

@@ -5,10 +5,10 @@ import signal
 
 import torch
 
-from selhn.reproduce import paper_runs
+from selhn.reproduce import run_processes
 
-make_run = paper_runs.run_config
-train = paper_runs._train
+make_run = run_processes.run_config
+train = run_processes.train_run
 broken = False
 
 
@@ -24,5 +24,5 @@ def fail(config, folder, **how):
 
 
 def train_with_failures(config, folder, quiet):
-    paper_runs.run_config = fail
+    run_processes.run_config = fail
     return train(config, folder, quiet)

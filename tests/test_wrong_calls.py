@@ -48,12 +48,19 @@ def test_types_and_axes_are_checked_while_tests_run(model, while_tests_run, monk
         model.score(torch.rand(2, 4), torch.rand(3, 4))  # "I T"
 
 
+def train(model, data, loss):
+    selhn.train(model, data, loss, epochs=1, batch_size=16, quiet=True)
+
+
 CALLS = {
     "train, swapped": (lambda m, d: selhn.train(d, m, TripletSelHN()), "model must be .*got Data: .*train(model, data"),
     "train, a name for a model": (lambda m, d: selhn.train("rvse", d, TripletSelHN()), "got 'rvse': .*create_model"),
     "train, a split": (lambda m, d: selhn.train(m, d.train, TripletSelHN()), "data must be .*got Split: .*load_data"),
     "train, a name for a loss": (lambda m, d: selhn.train(m, d, "selhn"), 'an object such as create_loss("selhn")'),
     "train, a list for a loss": (lambda m, d: selhn.train(m, d, ["selhn"]), "give an object such as TripletSelHN()"),
+    "train, a loss per image": (lambda m, d: train(m, d, lambda scores: scores.mean(1)), "one number.* shape (16,)"),
+    "train, a loss of no scores": (lambda m, d: train(m, d, lambda scores: torch.tensor(1.0)), "got tensor(1.)"),
+    "train, a loss that returns nothing": (lambda m, d: train(m, d, lambda scores: None), "got None: return a 0-d"),
     "evaluate, all splits": (lambda m, d: selhn.evaluate(m, d), "split must be .*got Data: .*data.test"),
     "evaluate, swapped": (lambda m, d: selhn.evaluate(d.test, m), "model must be .*got Split: the model comes first"),
     "Index.build, names": (lambda m, d: selhn.Index.build(m, ["dog.jpg"]), "an item must be .*'dog.jpg': give Item("),

@@ -6,7 +6,7 @@ import torch
 
 from selhn.base.errors import SelhnError
 from selhn.data import load_data, write_native
-from selhn.reproduce import paper_runs
+from selhn.reproduce import run_processes
 from selhn.reproduce.paper_runs import PaperRuns, fitting, is_done
 from selhn.reproduce.tables import RUNS, VSE_INFTY, Wanted, recipe
 from selhn.runs import environment
@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
 
 def test_what_is_there_is_not_trained_again(trained, monkeypatch, capsys):
     before = [trained.folder(recipe("scan_t2i_avg_hn"), seed).stat().st_mtime_ns for seed in (0, 1)]
-    monkeypatch.setattr("selhn.reproduce.paper_runs.run_config", None)
+    monkeypatch.setattr("selhn.reproduce.run_processes.run_config", None)
     small_runs(trained.out, seeds=(0, 1)).train([recipe("scan_t2i_avg_hn")])
     assert "2 of 2 runs are there" in capsys.readouterr().out
     assert [trained.folder(recipe("scan_t2i_avg_hn"), seed).stat().st_mtime_ns for seed in (0, 1)] == before
@@ -126,7 +126,7 @@ def test_a_process_that_fails_takes_no_other_run_with_it(tmp_path, monkeypatch, 
     killed, broken = recipe("vse_fc_selhn"), recipe("vse_mlp_hn")
     monkeypatch.setenv("KILLED", killed.name)
     monkeypatch.setenv("DEVICE_FAILS", broken.name)
-    monkeypatch.setattr("selhn.reproduce.paper_runs._train", failing_runs.train_with_failures)
+    monkeypatch.setattr("selhn.reproduce.run_processes.train_run", failing_runs.train_with_failures)
     runs = small_runs(tmp_path)
     runs.train([FC, killed, broken], jobs=2)  # starts with the last two
     assert runs.failed.keys() == {killed, broken}
@@ -139,7 +139,7 @@ def test_a_process_that_fails_takes_no_other_run_with_it(tmp_path, monkeypatch, 
 def test_after_an_error_of_the_gpu_other_processes_go_on(tmp_path, monkeypatch):
     monkeypatch.setenv("DEVICE_FAILS", FC.name)
     monkeypatch.setattr(failing_runs, "broken", False)
-    monkeypatch.setattr("selhn.reproduce.paper_runs.run_config", failing_runs.fail)
+    monkeypatch.setattr("selhn.reproduce.run_processes.run_config", failing_runs.fail)
     runs = small_runs(tmp_path)
     runs.train([FC, recipe("vse_mlp_hn")])
     assert list(runs.failed) == [FC]
@@ -151,8 +151,8 @@ def test_a_process_is_lost_if_the_gpu_fails_in_a_recording(cause, tmp_path, monk
     def fail(*given, **how):
         raise SelhnError("the training step could not be recorded") from cause
 
-    monkeypatch.setattr(paper_runs, "run_config", fail)
-    outcome = paper_runs._train(small_runs(tmp_path).config(FC, 0), tmp_path / "run", True)
+    monkeypatch.setattr(run_processes, "run_config", fail)
+    outcome = run_processes.train_run(small_runs(tmp_path).config(FC, 0), tmp_path / "run", True)
     assert outcome == ("the training step could not be recorded", True, cause is not None)
 
 

@@ -2,18 +2,13 @@
 
 import inspect
 import json
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -27,10 +22,11 @@ from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
 from selhn.layers import Bert
 from selhn.models import MODELS, AbstractMatcher
+from selhn.reproduce.run_processes import outcomes
 from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder, environment
 from selhn.text import Vocabulary
-from selhn.training import RunConfig, get_recipe, measure_runs, override, run_config
+from selhn.training import RunConfig, get_recipe, measure_runs, override
 from selhn.training.loop import FREE_TO_CHANGE
 from selhn.training.recipes import DATASETS, find_data
 from selhn.training.run import make_model, read_config
@@ -117,7 +113,7 @@ class PaperRuns:
             print(f"{len(every) - len(tasks)} of {len(every)} runs are there", flush=True)
         if jobs > 1:  # tables list slow systems last, and one that starts last leaves other processes idle
             tasks = dict(reversed(tasks.items()))
-        for number, (one, seed, outcome) in enumerate(_outcomes(tasks, jobs), 1):
+        for number, (one, seed, outcome) in enumerate(outcomes(tasks, jobs), 1):
             passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
             print(f"[{passed}] {one.name} seed {seed}: {outcome.said}", flush=True)
             if outcome.failed:
@@ -251,85 +247,6 @@ def write_tiny_bert(folder: Path, data: Data) -> Path:
         (partial / "config.json").write_text(json.dumps(config))
         save_file(weights, partial / "model.safetensors")
     return folder
-
-
-class _Outcome(NamedTuple):
-    """What became of a run: its result or an error, in words."""
-
-    said: str
-    failed: bool = False
-    lost_process: bool = False
-    """Whether its process cannot make another run."""
-
-
-_Task: TypeAlias = tuple[RunConfig, Path, bool]
-_Tasks: TypeAlias = Mapping[tuple[Wanted, int], _Task]
-
-
-def _train(config: RunConfig, folder: Path, quiet: bool) -> _Outcome:
-    """Make one run; errors that do not affect other runs are returned."""
-    try:
-        run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet)
-    except (SelhnError, torch.OutOfMemoryError) as error:
-        # An error of the GPU while a step is recorded is the cause of ours.
-        return _Outcome(str(error), True, lost_process=isinstance(error.__cause__, torch.AcceleratorError))
-    except torch.AcceleratorError as error:  # after it, every call to this GPU from this process fails
-        return _Outcome(str(error).partition("\n")[0], True, lost_process=True)
-    return _Outcome(f"{run.test}{'   stalled' if run.stalled else ''}")
-
-
-def _outcomes(tasks: _Tasks, jobs: int) -> Iterator[tuple[Wanted, int, _Outcome]]:
-    """All runs: one at a time in this process, as long as it lasts, or several in processes of their own."""
-    left = dict(tasks)
-    for key, task in tasks.items() if jobs == 1 else ():
-        outcome = _train(*task)
-        del left[key]
-        yield *key, outcome
-        if outcome.lost_process:
-            break
-    if left:
-        yield from _in_processes(left, jobs)
-
-
-def _in_processes(tasks: _Tasks, jobs: int) -> Iterator[tuple[Wanted, int, _Outcome]]:
-    """Each process makes one run after the other; one that is lost is replaced, and takes no other run with it."""
-    share = max(1, (os.cpu_count() or 1) // jobs)
-    spawn = multiprocessing.get_context("spawn")
-    idle = SimpleQueue[ProcessPoolExecutor]()  # of one process each, which starts with its first run
-
-    def worker() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(share,))
-
-    def train(task: _Task) -> _Outcome:
-        own = idle.get()
-        try:
-            outcome = _train_in(own, task)
-            if outcome.lost_process:
-                own.shutdown()
-                own = worker()
-        finally:
-            idle.put(own)
-        return outcome
-
-    threads = ThreadPoolExecutor(jobs)
-    try:
-        for _ in range(jobs):
-            idle.put(worker())
-        waiting = {threads.submit(train, task): key for key, task in tasks.items()}
-        for future in as_completed(waiting):
-            yield *waiting[future], future.result()
-    finally:
-        threads.shutdown(cancel_futures=True)
-        while not idle.empty():
-            idle.get().shutdown()
-
-
-def _train_in(process: ProcessPoolExecutor, task: _Task) -> _Outcome:
-    try:
-        return process.submit(_train, *task).result()
-    except BrokenProcessPool:
-        said = "its process was killed, perhaps because memory ran out: try fewer --jobs"
-        return _Outcome(said, True, lost_process=True)
 
 
 def _seconds_to_score(model: AbstractMatcher, split: Split) -> float:

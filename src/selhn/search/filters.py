@@ -153,12 +153,13 @@ def found_or_explained(
 
 
 def require_fields(filter: Filter, records: Iterable[Record]) -> None:
-    """Refuse a filter on a field that no item has; in a large index only the first items are checked."""
+    """Refuse a filter that no item can fit, such as one on a field that none has; only the first items are read."""
     known: dict[str, None] = {}
     unknown = dict.fromkeys(_fields(filter))
     for number, record in enumerate(records):
         if number == LOOKED_AT:
             return
+        filter(record)  # raises its error, if a server has left out the records that do not fit
         known |= dict.fromkeys(record.metadata)
         unknown = {field: None for field in unknown if look_up(record, field) is MISSING}
         if not unknown:

@@ -118,6 +118,11 @@ def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens
     ours = isinstance(loss, AbstractLoss)
     anchors = loss.statistics(match.scores, image_ids, given=given, also=("hardest",)) if ours else None
     value = loss.reduce(anchors) if ours else loss(match.scores)
+    if not ours and not (isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) and value.ndim else repr(value)
+        raise SelhnError(
+            f"the loss must be one number with a gradient for the scores, got {got}: return a 0-d tensor"
+        )
 
     def watch() -> dict[str, Tensor]:
         mean = loss.reduce(anchors, "mean") if ours and loss.reduction != "mean" else value

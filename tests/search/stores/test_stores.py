@@ -103,6 +103,8 @@ def test_dates_and_order(place, same_answers, monkeypatch):
         for ask in (partial(index.search, like="item9"), index.records, index.count):
             with pytest.raises(SelhnError, match="taken holds dates, but 'june' is not a date"):
                 list(ask(where="not taken < june"))
+            with pytest.raises(SelhnError, match="taken holds dates, but 3 is not a date"):
+                list(ask(where="taken < 3"))
     for order, ids in (("newest", "4310256"), ("oldest", "2013456")):
         for index in (stored, exact):
             found = [record.id.removeprefix("item") for record in index.records(order=order)]

@@ -15,10 +15,10 @@ from selhn.training.step import make_batches
 
 @pytest.fixture
 def make_protocol(tiny_data, tiny_config):
-    def make(loss, networks=2, data=tiny_data, dim=16, **settings):
+    def make(loss, networks=2, data=tiny_data, dim=16, name="vse_fc", **settings):
         torch.manual_seed(0)
         model = create_model(
-            "vse_fc",
+            name,
             networks=networks,
             tokenizer=Vocabulary.build(data.train.captions),
             feature_dim=data.feature_dim,
@@ -93,6 +93,21 @@ def test_a_step_gathers_the_labels_of_its_pairs(make_protocol):
     assert match.scores.shape == (2, 64, 64)
     assert torch.equal(given.labels, protocol.tables["labels"][:, step.pairs.texts])
     assert given.trained.all()
+
+
+@pytest.mark.parametrize("networks", [1, 2])
+def test_every_matrix_of_a_network_has_its_labels(make_protocol, networks):
+    """CVSE trains on several matrices of scores; both networks once had the labels of the first."""
+    protocol = make_protocol(NCR(), networks, name="cvse")
+    protocol.tables["labels"].copy_(torch.rand_like(protocol.tables["labels"]))
+    step = next(protocol.batches.steps(0))
+    match, given = protocol.match(step.pairs, protocol.batches.assemble(step))
+    own = match.scores if networks == 2 else match.scores[None]
+    losses = protocol.loss.per_anchor(match.scores, given=given).view(networks, -1, 2, own.shape[-1])
+    for network in range(networks):
+        labels = protocol.tables["labels"][network, step.pairs.texts]
+        for scores, found in zip(own[network], losses[network], strict=True):
+            torch.testing.assert_close(found, protocol.loss.per_anchor(scores, given=labels))
 
 
 def test_probability_and_threshold():

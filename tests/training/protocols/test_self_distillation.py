@@ -6,6 +6,7 @@ import torch
 from selhn.base.errors import SelhnError
 from selhn.losses import AOQ, NCR, MetaSPN, TripletHN
 from selhn.models import create_model
+from selhn.text import Vocabulary
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig, with_values
 from selhn.training.protocols import SelfDistillation, protocol_of
@@ -88,3 +89,18 @@ def test_it_teaches_two_networks_too(tiny_data, tiny_model):
     match, _ = protocol.match(step.pairs, protocol.batches.assemble(step))
     assert match.scores.shape == (2, 32, 32)
     assert match.aux["distillation"].ndim == 0
+
+
+@pytest.mark.parametrize("networks", [1, 2])
+def test_a_model_with_several_matrices_is_taught_all_of_them(tiny_data, networks):
+    words = Vocabulary.build(tiny_data.train.captions)
+    sizes = {"feature_dim": tiny_data.feature_dim, "dim": 8, "word_dim": 6}
+    model = create_model("cvse", tokenizer=words, networks=networks, **sizes)
+    protocol = make(model, tiny_data, distil=1.0, distil_temperature=1.0)
+    step = next(protocol.batches.steps(0))
+    batch = protocol.batches.assemble(step)
+    match, _ = protocol.match(step.pairs, batch)
+    teacher = protocol.average.model(batch).scores.view(networks, 32, 32)
+    every = match.scores.view(networks, -1, 32, 32)
+    one_by_one = [divergence(a, s, 1.0) for a, own in zip(teacher, every) for s in own]
+    torch.testing.assert_close(match.aux["distillation"], torch.stack(one_by_one).mean())

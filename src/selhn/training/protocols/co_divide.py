@@ -59,10 +59,11 @@ class CoDivide(Protocol):
         match, _ = super().match(pairs, batch)
         assert isinstance(match.scores, Tensor)
         labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
-        # The scores of a network alone have no axis for networks.
-        return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(
-            labels[0], trained[0]
-        )
+        if not isinstance(self.model, Twins):
+            return match, PairLabels(labels[0], trained[0])
+        # Each network may have several matrices of scores, as CVSE has.
+        shape = 2, *[1] * (match.scores.ndim - 3), len(pairs.texts)
+        return match, PairLabels(labels.view(shape), trained.view(shape))
 
     def survey(self, epoch: int) -> tuple[Float[Tensor, "k T"], Float[Tensor, "k T"]]:
         """Loss and prediction of every training pair by each network, among the pairs of a random batch."""

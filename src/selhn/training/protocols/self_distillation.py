@@ -56,10 +56,14 @@ class SelfDistillation(Protocol):
 
 
 def divergence(
-    teacher: Float[Tensor, "*K B B"], scores: Float[Tensor, "*K B B"], temperature: float
+    teacher: Float[Tensor, "*L B B"], scores: Float[Tensor, "*K B B"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Mean over the 2B anchors of KL(softmax(teacher / t) || softmax(scores / t)), in at least float32."""
+    """Mean over the 2B anchors of KL(softmax(teacher / t) || softmax(scores / t)), in at least float32.
+
+    A model that trains on several matrices (CVSE) is taught all of them by the one that it evaluates with.
+    """
     wide = torch.promote_types(scores.dtype, torch.float32)
+    teacher = teacher if teacher.ndim == scores.ndim else teacher.unsqueeze(-3)
     means = []
     for axis in (-1, -2):
         target = (teacher.to(wide) / temperature).log_softmax(axis)

@@ -1,0 +1,97 @@
+"""Runs made one after the other, or several at a time in processes of their own."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from selhn.base.errors import SelhnError
+from selhn.reproduce.tables import Wanted
+from selhn.runs import RunFolder
+from selhn.training import RunConfig, run_config
+
+
+class Outcome(NamedTuple):
+    """What became of a run: its result or an error, in words."""
+
+    said: str
+    failed: bool = False
+    lost_process: bool = False
+    """Whether its process cannot make another run."""
+
+
+Task: TypeAlias = tuple[RunConfig, Path, bool]
+Tasks: TypeAlias = Mapping[tuple[Wanted, int], Task]
+"""Runs, each with its seed."""
+
+
+def train_run(config: RunConfig, folder: Path, quiet: bool) -> Outcome:
+    """Make one run; errors that do not affect other runs are returned."""
+    try:
+        run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet)
+    except (SelhnError, torch.OutOfMemoryError) as error:
+        # An error of the GPU while a step is recorded is the cause of ours.
+        return Outcome(str(error), True, lost_process=isinstance(error.__cause__, torch.AcceleratorError))
+    except torch.AcceleratorError as error:  # after it, every call to this GPU from this process fails
+        return Outcome(str(error).partition("\n")[0], True, lost_process=True)
+    return Outcome(f"{run.test}{'   stalled' if run.stalled else ''}")
+
+
+def outcomes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, Outcome]]:
+    """All runs: one at a time in this process, as long as it lasts, or several in processes of their own."""
+    left = dict(tasks)
+    for key, task in tasks.items() if jobs == 1 else ():
+        outcome = train_run(*task)
+        del left[key]
+        yield *key, outcome
+        if outcome.lost_process:
+            break
+    if left:
+        yield from _in_processes(left, jobs)
+
+
+def _in_processes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, Outcome]]:
+    """Each process makes one run after the other; one that is lost is replaced, and takes no other run with it."""
+    share = max(1, (os.cpu_count() or 1) // jobs)
+    spawn = multiprocessing.get_context("spawn")
+    idle = SimpleQueue[ProcessPoolExecutor]()  # of one process each, which starts with its first run
+
+    def worker() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(share,))
+
+    def train(task: Task) -> Outcome:
+        own = idle.get()
+        try:
+            outcome = _train_in(own, task)
+            if outcome.lost_process:
+                own.shutdown()
+                own = worker()
+        finally:
+            idle.put(own)
+        return outcome
+
+    threads = ThreadPoolExecutor(jobs)
+    try:
+        for _ in range(jobs):
+            idle.put(worker())
+        waiting = {threads.submit(train, task): key for key, task in tasks.items()}
+        for future in as_completed(waiting):
+            yield *waiting[future], future.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+        while not idle.empty():
+            idle.get().shutdown()
+
+
+def _train_in(process: ProcessPoolExecutor, task: Task) -> Outcome:
+    try:
+        return process.submit(train_run, *task).result()
+    except BrokenProcessPool:
+        said = "its process was killed, perhaps because memory ran out: try fewer --jobs"
+        return Outcome(said, True, lost_process=True)

@@ -42,9 +42,11 @@ def test_pixels_that_cannot_be_patches(name, error):
 
 def test_regions_that_are_no_patches_are_refused():
     assert sides(192, 17) == (4, 8)
-    for wrong in ({"num_regions": 36}, {"feature_dim": 2048}, {"num_regions": 0}):
+    for wrong in ({"num_regions": 36}, {"feature_dim": 2048}):
         with pytest.raises(SelhnError, match="--extractor pixels_224_16"):
             make(**wrong)
+    with pytest.raises(SelhnError, match="num_regions of .* is 0: choose at least 1"):
+        make(num_regions=0)
     with pytest.raises(SelhnError, match="5 patches and the model was made for 17"):
         make().embed_images(torch.rand(1, 5, 192))
 

@@ -72,7 +72,7 @@ def test_every_run_is_a_row_of_data(made):
 
 def test_a_second_call_trains_nothing_and_adds_to_the_page(made, monkeypatch):
     folder, _ = made
-    monkeypatch.setattr("selhn.reproduce.paper_runs.run_config", None)
+    monkeypatch.setattr("selhn.reproduce.run_processes.run_config", None)
     reproduce(["fig5", "fig9"], "world", out=folder, small=True, settings=SMALLER, jobs=1)
     page = (folder / "README.md").read_text()
     assert (

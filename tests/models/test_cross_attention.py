@@ -200,3 +200,16 @@ def test_scores_from_what_is_ranked_by(name):
     model = make_model(name)
     images, texts = pair_of(model)
     assert torch.equal(model.activation(model.logits(images, texts)), model.score(images, texts))
+
+
+@pytest.mark.parametrize("length", [1, 1e3, 1e5])
+def test_fragments_of_any_length_are_scored_in_float16(length):
+    """CAMP's are not scaled to length 1, and float16, which a GPU uses for scoring, ends at 65,504."""
+    model, batch = make_model("camp").eval(), make_batch()
+    with torch.no_grad():
+        model.image.fc.weight.mul_(length)
+        encoded = encode_batch(model, batch)
+        whole = model.score(*encoded)
+        with torch.autocast("cpu", dtype=torch.float16):
+            half = model.score(*encoded)
+    torch.testing.assert_close(half.float(), whole, rtol=0, atol=5e-3)

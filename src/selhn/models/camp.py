@@ -24,7 +24,7 @@ from dataclasses import replace
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
 from selhn.kernels import in_half_precision
 from selhn.layers import Fragments, chunks, score_in_blocks, unit
@@ -42,6 +42,8 @@ from selhn.models.cross_attention import (
 # Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**22
 EPSILON = 1e-8
+# Above this, fragments are made shorter before products in float16.
+LARGEST = 64.0
 
 # Weights of all pairs of S items that send s fragments each, and R that receive r. If aligned, item s
 # sends to item s alone, and R is 1.
@@ -110,12 +112,22 @@ class Messages(nn.Module):
             lengths = ((weights @ gram[:, None]) * weights).sum(3).clamp(min=1e-30).sqrt() + EPSILON
             gates = ((weights * dots).sum(3) / lengths).sigmoid()
             scaled = weights * (gates / lengths)[..., None]
+        own, of_own, sent, shrunk = _within_float16(own, of_own, sent)
         message = torch.bmm(scaled.flatten(1, 2), sent).view(*weights.shape[:3], -1)
         # In the precision of the products: tensors as wide as an embedding are read and written six times.
         own, of_own, gates = (part.to(message.dtype) for part in (own, of_own, gates[..., None]))
         fused = torch.addcmul(message, gates, of_own).relu() + own
-        share = _softmax(self.summary(fused).to(weights.dtype).transpose(2, 3), mask.unsqueeze(2)).mean(2)
-        return unit((share.to(fused.dtype)[..., None, :] @ fused).squeeze(2))
+        share = _softmax(self._logits(fused, shrunk, weights.dtype).transpose(2, 3), mask.unsqueeze(2))
+        return unit((share.mean(2).to(fused.dtype)[..., None, :] @ fused).squeeze(2))
+
+    def _logits(
+        self, fused: Float[Tensor, "S R r d"], shrunk: Float[Tensor, ""] | None, dtype: torch.dtype
+    ) -> Float[Tensor, "S R r h"]:
+        """`H ReLU(G c)` of `c / shrunk`; the bias of H, which is the same for all, is left out then."""
+        if shrunk is None:
+            return self.summary(fused).to(dtype)
+        first, _, last = self.summary
+        return linear(linear(fused, first.weight, first.bias / shrunk).relu(), last.weight).to(dtype) * shrunk
 
 
 class MessagePassing(nn.Module):
@@ -265,6 +277,23 @@ def _products(senders: Float[Tensor, "n s d"], receivers: Float[Tensor, "m r d"]
 def _gram(vectors: Float[Tensor, "n K d"]) -> Float[Tensor, "n K K"]:
     with torch.autocast(vectors.device.type, enabled=False):
         return vectors @ vectors.mT
+
+
+def _within_float16(
+    own: Float[Tensor, "_ _ r d"], of_own: Float[Tensor, "_ _ r d"], sent: Float[Tensor, "S s d"]
+) -> tuple[
+    Float[Tensor, "_ _ r d"], Float[Tensor, "_ _ r d"], Float[Tensor, "S s d"], Float[Tensor, ""] | None
+]:
+    """The same, divided by a number that keeps their sums within float16, and that number; None in other formats.
+
+    Fragments are as long as training makes them, and float16 ends at 65,504.
+    """
+    kind = own.device.type
+    if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.float16:
+        return own, of_own, sent, None
+    largest = torch.stack([part.detach().abs().amax() for part in (own, of_own, sent)]).amax()
+    shrunk = (largest / LARGEST).clamp(min=1)
+    return own / shrunk, of_own / shrunk, sent / shrunk, shrunk
 
 
 def _length(

@@ -126,7 +126,9 @@ class Messages(nn.Module):
         """`H ReLU(G c)` of `c / shrunk`; the bias of H, which is the same for all, is left out then."""
         if shrunk is None:
             return self.summary(fused).to(dtype)
-        first, _, last = self.summary
+        first, last = self.summary[0], self.summary[2]
+        assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
         return linear(linear(fused, first.weight, first.bias / shrunk).relu(), last.weight).to(dtype) * shrunk
 
 

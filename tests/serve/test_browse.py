@@ -333,9 +333,7 @@ def test_favourites_and_albums(open_page, server):
     page.keyboard.press("f")
     expect(page.locator("#status")).to_contain_text("2 pictures in Favourites.")
     expect(page.locator(".open").first).to_be_focused()
-    page.wait_for_function(
-        "document.querySelector('.card img')?.kept"
-    )  # pictures that stay are not loaded again
+    until(page, "document.querySelector('.card img')?.kept")  # pictures that stay are not loaded again
 
 
 def test_duplicates_in_groups(page):

@@ -25,6 +25,17 @@ def test_the_demo_trains_compares_draws_and_searches(tmp_path, capsys):
             assert len(image.convert("RGB").getcolors(1 << 20)) > 50
 
 
+@pytest.mark.parametrize(
+    ("started", "named"),
+    [("src/selhn/__main__.py", "python -m selhn"), (".venv/bin/selhn", ".venv/bin/selhn")],
+)
+def test_what_to_type_next_can_be_typed(started, named, monkeypatch):
+    demo = importlib.import_module("selhn.cli.demo")
+    monkeypatch.setattr(demo.shutil, "which", lambda name: None)
+    monkeypatch.setattr(demo.sys, "argv", [started])
+    assert demo._command() == named
+
+
 def test_a_second_demo_replaces_the_first(tmp_path, monkeypatch):
     demo = importlib.import_module("selhn.cli.demo")
     (tmp_path / "config.yaml").write_text("")

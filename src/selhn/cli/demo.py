@@ -156,4 +156,8 @@ What to type next:
 
 
 def _command() -> str:
-    return "selhn" if shutil.which("selhn") else os.path.relpath(sys.argv[0])
+    """How this program was started, as it can be typed again."""
+    if shutil.which("selhn"):
+        return "selhn"
+    started = Path(sys.argv[0])
+    return "python -m selhn" if started.name == "__main__.py" else os.path.relpath(started)

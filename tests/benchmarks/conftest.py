@@ -2,5 +2,5 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-# Scripts find each other by the folder they lie in. At the end, so that they hide nothing.
+# Scripts find each other by their folder. At the end, so that they hide nothing.
 sys.path += [str(BENCHMARKS), str(Path(__file__).parent)]

@@ -33,7 +33,7 @@ def test_speaks_after_its_patience_and_once():
         {**STILL, "loss_per_anchor": 0.23},
         {**STILL, "delta_s": 0.05},
     ],
-    ids=["loss falls", "loss above the margin", "told apart"],
+    ids=["loss falls", "loss above the margin", "separated"],
 )
 def test_silent_on_healthy_runs(healthy):
     assert first_alarm(StallAlarm(0.2), [healthy] * 1000) is None

@@ -109,7 +109,7 @@ def test_blocks_give_the_same_scores_and_gradients(budget, all_images):
         assert {images for images, _ in sizes} == {5}
     else:
         assert all(images * texts <= max(1, budget) for images, texts in sizes)
-    assert (len(sizes) == 1) == (budget >= 30), "more than one block is computed again on the way back"
+    assert (len(sizes) == 1) == (budget >= 30), "more than one block is computed again in the backward pass"
 
 
 @pytest.mark.parametrize("budget", [7, 1000])

@@ -24,7 +24,7 @@ def both(collection, remote, client_of):
 
 
 def told(answer, *, scores=True):
-    """An answer without the folder that its collection lies in."""
+    """An answer without the folder of its collection."""
     assert answer.status_code == 200, answer.text
     rows = answer.json().get("answers") or answer.json().get("items")
     files = [(row["id"].rpartition("/")[2], row["captions"], row["picture"]) for row in rows]

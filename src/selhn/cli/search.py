@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from selhn.training.recipes import DATASETS
 from selhn.training.run import open_data
 
 SIDE, GAP, TOP, BOTTOM = 200, 12, 44, 54
-LABEL_SIZE = 15
+TITLE_SIZE, LABEL_SIZE = 18, 15
 FRAME = "#16a34a"
 
 
@@ -211,7 +212,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
     draw = ImageDraw.Draw(sheet)
     for row, (title, tiles) in enumerate(rows):
         top = row * height
-        draw.text((GAP, top + 14), title, fill="#111111", font=ImageFont.load_default(18))
+        draw.text((GAP, top + 14), title, fill="#111111", font=font_for(title, TITLE_SIZE))
         for column, tile in enumerate(tiles):
             picture = ImageOps.contain(tile.picture, (SIDE, SIDE))
             left = GAP + column * (SIDE + GAP)
@@ -220,7 +221,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
                 draw.rectangle((x - 5, y - 5, x + picture.width + 4, y + picture.height + 4), fill=FRAME)
             sheet.paste(picture, (x, y))
             below = left, top + TOP + SIDE + 8
-            draw.text(below, tile.label, fill="#444444", font=ImageFont.load_default(LABEL_SIZE))
+            draw.text(below, tile.label, fill="#444444", font=font_for(tile.label, LABEL_SIZE))
     return sheet
 
 
@@ -248,9 +249,26 @@ def answer_tiles(found: Sequence[Hit | Record]) -> list[Tile]:
 
 def _shortened(name: str) -> str:
     """A name that fits under a picture: its beginning and its end."""
-    font, shown, kept = ImageFont.load_default(LABEL_SIZE), name, len(name)
+    font, shown, kept = font_for(name, LABEL_SIZE), name, len(name)
     while font.getlength(shown) > SIDE and kept > 2:
         kept -= 1
+def font_for(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's own font, which is the same everywhere; one of the system if the text has letters that it lacks."""
+    own = ImageFont.load_default(size)
+    if not _has_boxes(own, text):
+        return own
+    for name in FONTS:
+        with suppress(OSError):
+            return ImageFont.truetype(name, size)
+    return own
+
+
+def _has_boxes(font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str) -> bool:
+    """Whether a font draws a letter as the box that stands for letters it does not have."""
+    box = bytes(font.getmask("\uffff"))
+    return any(bytes(font.getmask(letter)) == box for letter in set(text) if not letter.isascii())
+
+
         shown = f"{name[: (kept + 1) // 2]}…{name[len(name) - kept // 2 :]}"
     return shown
 

@@ -183,6 +183,11 @@ def answers(found: Sequence[Hit | Record], as_json: bool = False) -> str:
     marks = [("* " if fits else "  ") if any(fitting) else "" for fits in fitting]
     lines = [
         f"{mark}{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {' '.join(one.captions[:1])}"
+    if find == "text" and not index.num_texts:
+        raise SelhnError(
+            f"{index.location} has no captions: add some with `selhn index FOLDER --captions FILE`, "
+            "or search without --find text"
+        )
         for rank, (one, mark) in enumerate(zip(found, marks), 1)
     ]
     lines = [line.rstrip() for line in lines]

@@ -317,6 +317,11 @@ def test_asking_with_a_picture(pictures, tmp_path):
         assert hit.score == pytest.approx((2 * alone[hit.id] + near[hit.id]) / 3, abs=1e-5)
     with pytest.raises(ValueError, match=r"nothing.png is neither an item of .* nor a file"):
         ask([], like="nothing.png")
+    reds = {hit.id: hit.score for hit in ask(["red"], k=5)}
+    for hit in ask(["-red"], like="copy.png", k=5):
+        assert hit.score == pytest.approx((near[hit.id] - 0.5 * reds[hit.id]) / 1.5, abs=1e-5)
+    with pytest.raises(SelhnError, match="not wanted"):
+        ask(["-red"])
     assert "4 images" in change_index(None, delete=["Pictures/2.png"])
 
 

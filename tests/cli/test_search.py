@@ -164,6 +164,25 @@ def test_words_without_quotes_are_one_sentence(pictures, tmp_path, capsys):
         ask(["photos/none", "a red ball"])
 
 
+def test_words_that_only_look_like_a_path(pictures):
+    fill_index("Pictures", None, None)
+    for sentence in ("a red ball " * 30, "~nobody-has-this-name"):  # longer than a name may be; no such user
+        assert len(ask([sentence + " ball"], k=3)) == 3
+
+
+def test_a_picture_is_not_a_word(pictures):
+    fill_index("Pictures", None, None)
+    with pytest.raises(SelhnError, match=r"selhn search --like Pictures/2\.png"):
+        ask(["Pictures/2.png"])
+    assert len(ask(["2.png ball"], k=3)) == 3, "there is no such file"
+
+
+def test_captions_are_asked_for_and_there_are_none(pictures):
+    fill_index("Pictures", None, None)
+    with pytest.raises(SelhnError, match="no captions"):
+        ask(["a red ball"], find="text")
+
+
 def test_a_word_with_a_minus_is_not_wanted(pictures, monkeypatch, capsys):
     fill_index("Pictures", None, None)
     expected = Index.load(default_index()).search(Query("a ball", without="red kite"), k=3)
@@ -298,6 +317,11 @@ def test_asking_with_a_picture(pictures, tmp_path):
         assert hit.score == pytest.approx((2 * alone[hit.id] + near[hit.id]) / 3, abs=1e-5)
     with pytest.raises(ValueError, match=r"nothing.png is neither an item of .* nor a file"):
         ask([], like="nothing.png")
+    reds = {hit.id: hit.score for hit in ask(["red"], k=5)}
+    for hit in ask(["-red"], like="copy.png", k=5):
+        assert hit.score == pytest.approx((near[hit.id] - 0.5 * reds[hit.id]) / 1.5, abs=1e-5)
+    with pytest.raises(SelhnError, match="not wanted"):
+        ask(["-red"])
     assert "4 images" in change_index(None, delete=["Pictures/2.png"])
 
 

@@ -1,7 +1,8 @@
 import numpy as np
-from PIL import Image
+import pytest
+from PIL import Image, ImageFont, features
 
-from selhn.cli.search import BOTTOM, GAP, SIDE, TOP, Tile, contact_sheet
+from selhn.cli.search import BOTTOM, FONTS, GAP, SIDE, TOP, Tile, contact_sheet, font_for
 
 
 def test_rows_of_pictures_that_are_neither_cut_nor_stretched():
@@ -17,6 +18,22 @@ def test_rows_of_pictures_that_are_neither_cut_nor_stretched():
     assert red == SIDE * SIDE // 4
     assert blue == 2 * SIDE * SIDE // 2
     assert green == (SIDE + 10) * (SIDE // 2 + 10) - SIDE * SIDE // 2
+
+
+@pytest.mark.skipif(not features.check("freetype2"), reason="needs Pillow with FreeType")
+def test_letters_that_the_own_font_lacks(monkeypatch):
+    own, others = ImageFont.truetype, {FONTS[1]: ImageFont.load_default(15)}
+
+    def opened(font, *size, **more):
+        if font == FONTS[0]:
+            raise OSError("there is no such font")
+        return others[font] if font in FONTS else own(font, *size, **more)
+
+    monkeypatch.setattr(ImageFont, "truetype", opened)
+    assert font_for("dog.jpg", 15) is not others[FONTS[1]]
+    assert font_for("schön.jpg", 15) is others[FONTS[1]]
+    monkeypatch.setattr("selhn.cli.search.FONTS", ())
+    assert isinstance(font_for("schön.jpg", 15), ImageFont.FreeTypeFont), "boxes are better than nothing"
 
 
 def test_nothing_found():

@@ -75,7 +75,7 @@ def test_queries(model):
     [
         (" \n", "the query is empty"),
         ("собака прыгает", "the model knows no word of 'собака прыгает'"),
-        ("狗在跳", "ask in the language of its captions"),
+        ("狗在跳", "in the language that it has learnt"),
         ("word1 " * 2000, "has 12,000 characters: shorten it to 10,000"),
     ],
 )

@@ -56,6 +56,6 @@ def test_minilm_reads_english():
         "बर्फ में बच्चे",
     ):
         with pytest.raises(
-            ValueError, match="the model has no words in the script of .*language of its captions"
+            ValueError, match="the model has no words in the script of .*language that it has learnt"
         ):
             encode_queries_of_text(model, ["a dog", text])

@@ -15,6 +15,10 @@ def crash(index, folders):
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
+def end(index, folders):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def bug(index, folders):
     return 1 // 0
 

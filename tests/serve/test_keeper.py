@@ -80,6 +80,12 @@ def test_the_process_may_crash(work, keep, collection, client_of, capfd):
     assert client.get("/api/v1/search", params={"text": "a red dog"}).json()["answers"], "the service goes on"
 
 
+def test_another_program_may_end_the_process(keep):
+    keeper, _ = keep(indexing_cases.end)
+    until(lambda: keeper.state == "idle")
+    assert "SIGTERM, another program ended it" in keeper.told()[2]
+
+
 def test_it_continues_when_there_is_space(keep, tmp_path):
     (tmp_path / "index" / "full").touch()
     keeper, said = keep(indexing_cases.full)

@@ -13,6 +13,8 @@ def test_weights_are_named_after_the_parts_of_a_query():
     assert (asked.k, asked.find, asked.where) == (7, "text", "x = 1")
     assert SearchRequest(text="a").query(None).weights == {}
     assert SearchRequest(text="a", like="b").query(None).weights == {"text": 2}, "a sentence counts twice"
+    without = SearchRequest(text="-a", like="b").query(None)
+    assert (without.text, without.without, without.weights) == (None, "a", {})
 
 
 def test_what_is_not_known_is_refused():

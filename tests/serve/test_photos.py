@@ -167,6 +167,10 @@ def test_the_page_of_a_killed_process_is_not_shown(tmp_path):
         page.write("http://127.0.0.1:8000", [tmp_path])
         left = (page.folder / PAGE_FILE).read_bytes()
         page.show_other([tmp_path / "trip"], browser=False)  # below a folder that is kept
+        with pytest.raises(Locked, match="without --writable"):
+            page.show_other([tmp_path], browser=False, writable=True)
+        page.write("http://127.0.0.1:8000", [tmp_path], writable=True)
+        page.show_other([tmp_path], browser=False, writable=True)
     (page.folder / PAGE_FILE).write_bytes(left)
     with Page(tmp_path / "pictures.index"), pytest.raises(Locked, match="being started"):
         page.read()

@@ -1,10 +1,13 @@
 """`selhn index` and `selhn search`: fill an index and search it from the command line."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
@@ -26,8 +29,16 @@ from selhn.training.recipes import DATASETS
 from selhn.training.run import open_data
 
 SIDE, GAP, TOP, BOTTOM = 200, 12, 44, 54
-LABEL_SIZE = 15
+TITLE_SIZE, LABEL_SIZE = 18, 15
 FRAME = "#16a34a"
+FONTS = (
+    "DejaVuSans.ttf",
+    "NotoSans-Regular.ttf",
+    "LiberationSans-Regular.ttf",
+    "Arial Unicode.ttf",
+    "arial.ttf",
+)
+"""Fonts of Linux, macOS and Windows for letters that Pillow's own does not have, such as ö."""
 
 
 def fill_index(
@@ -133,8 +144,13 @@ def open_asked(
 
     It names one if it is one, or if it looks like a path and other words follow.
     """
+    picture = next((word for word in words if _is_picture(word)), None)
+    if picture is not None:
+        raise SelhnError(
+            f"{picture} is a picture, not a word: to find pictures like it, `selhn search --like {quote(picture)}`"
+        )
     named = words[0] if words and _is_place(words[0], followed=len(words) > 1) else None
-    path = found_index(path) if named is None else named if is_uri(named) else Path(named).expanduser()
+    path = found_index(path) if named is None else named if is_uri(named) else Path(os.path.expanduser(named))
     sentence = " ".join(words if named is None else words[1:]) or None
     if named is None or is_uri(named) or Index.exists(path):
         return Library.open(path, None if model is None else load_model(model), extractor=extractor), sentence
@@ -148,8 +164,15 @@ def open_asked(
 
 
 def _is_place(word: str, followed: bool) -> bool:
-    path = Path(word).expanduser()
-    return is_uri(word) or _is_run(path) or Index.exists(path) or (followed and len(path.parts) > 1)
+    path = Path(os.path.expanduser(word))  # a word after ~ that is no user stays as it is
+    if is_uri(word) or (followed and len(path.parts) > 1):
+        return True
+    return os.path.isdir(path) and (_is_run(path) or Index.exists(path))
+
+
+def _is_picture(word: str) -> bool:
+    path = os.path.expanduser(word)
+    return Path(path).suffix.lower() in SUFFIXES and os.path.isfile(path)
 
 
 def _is_run(path: Path) -> bool:
@@ -160,6 +183,11 @@ def find_hits(
     index: Index, query: Query | None, k: int, find: Kind, where: str | None, order: Order | None
 ) -> Sequence[Hit | Record]:
     """The answers to a query; without one, the first items in an order (newest first if only filtered)."""
+    if find == "text" and not index.num_texts:
+        raise SelhnError(
+            f"{index.location} has no captions: add some with `selhn index FOLDER --captions FILE`, "
+            "or search without --find text"
+        )
     if query is not None:
         hits = index.search(query, k, find, where=where)
         return hits if order is None else by_date(((date_of(hit), hit.id, hit) for hit in hits), order)
@@ -211,7 +239,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
     draw = ImageDraw.Draw(sheet)
     for row, (title, tiles) in enumerate(rows):
         top = row * height
-        draw.text((GAP, top + 14), title, fill="#111111", font=ImageFont.load_default(18))
+        draw.text((GAP, top + 14), title, fill="#111111", font=font_for(title, TITLE_SIZE))
         for column, tile in enumerate(tiles):
             picture = ImageOps.contain(tile.picture, (SIDE, SIDE))
             left = GAP + column * (SIDE + GAP)
@@ -220,8 +248,25 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
                 draw.rectangle((x - 5, y - 5, x + picture.width + 4, y + picture.height + 4), fill=FRAME)
             sheet.paste(picture, (x, y))
             below = left, top + TOP + SIDE + 8
-            draw.text(below, tile.label, fill="#444444", font=ImageFont.load_default(LABEL_SIZE))
+            draw.text(below, tile.label, fill="#444444", font=font_for(tile.label, LABEL_SIZE))
     return sheet
+
+
+def font_for(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's own font, which is the same everywhere; one of the system if the text has letters that it lacks."""
+    own = ImageFont.load_default(size)
+    if not _has_boxes(own, text):
+        return own
+    for name in FONTS:
+        with suppress(OSError):
+            return ImageFont.truetype(name, size)
+    return own
+
+
+def _has_boxes(font: ImageFont.FreeTypeFont | ImageFont.ImageFont, text: str) -> bool:
+    """Whether a font draws a letter as the box that stands for letters it does not have."""
+    box = bytes(font.getmask("\uffff"))
+    return any(bytes(font.getmask(letter)) == box for letter in set(text) if not letter.isascii())
 
 
 def require_sheet(path: Path) -> None:
@@ -248,7 +293,7 @@ def answer_tiles(found: Sequence[Hit | Record]) -> list[Tile]:
 
 def _shortened(name: str) -> str:
     """A name that fits under a picture: its beginning and its end."""
-    font, shown, kept = ImageFont.load_default(LABEL_SIZE), name, len(name)
+    font, shown, kept = font_for(name, LABEL_SIZE), name, len(name)
     while font.getlength(shown) > SIDE and kept > 2:
         kept -= 1
         shown = f"{name[: (kept + 1) // 2]}…{name[len(name) - kept // 2 :]}"

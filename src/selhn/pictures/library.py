@@ -183,8 +183,10 @@ class Library:
             like: the id of an item, or the file of any picture.
             weight: of the text, if there is also a picture, which counts 1.
         """
-        weights = {"text": weight} if text is not None and like is not None else {}
-        asked = replace(Query() if text is None else Query.minus(text), weights=weights)
+        asked = Query() if text is None else Query.minus(text)
+        asked = replace(
+            asked, weights={"text": weight} if asked.text is not None and like is not None else {}
+        )
         if like is None or like in self.index:
             return replace(asked, like=like)
         if picture_id(like) in self.index:

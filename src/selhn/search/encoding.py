@@ -93,14 +93,15 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
     foreign = next((text for text in texts if not can_read(model.tokenizer, text)), None)
     if foreign is not None:
         raise SelhnError(
-            f"the model has no words in the script of {foreign[:60]!r}: ask in the language of its captions"
+            f"the model has no words in the script of {foreign[:60]!r}: ask in the language that it has learnt, "
+            "which is English for the ready model"
         )
     known = (torch.isin(tokens, model.tokenizer.kinds.ordinary.to(tokens.device)) & mask).any(1)
     if not bool(known.all()):
         text = texts[int((~known).nonzero()[0])]
         raise SelhnError(
-            f"the model knows no word of {text[:60]!r}: it was trained on other words or another language; "
-            "ask in the language of its captions"
+            f"the model knows no word of {text[:60]!r}: ask with other words, in the language that it has learnt, "
+            "which is English for the ready model"
         )
     device = device_of(model)
     encoded = model.encode_texts(tokens.to(device), mask.to(device)).float()

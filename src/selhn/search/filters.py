@@ -166,6 +166,10 @@ def require_fields(filter: Filter, records: Iterable[Record]) -> None:
             return
     if known:
         field, fields = next(iter(unknown)), [name for name in ("id", "date", *known) if name not in unknown]
+        if field == "album":
+            raise NotFound(
+                "nothing found, because there are no albums yet: make one on the page (`selhn photos --writable`)"
+            )
         near = "".join(f"did you mean {name!r}? " for name in get_close_matches(field.lower(), fields, n=1))
         raise NotFound(
             f"nothing found, because no item has a field {field!r}: {near}choose from {', '.join(fields)}"

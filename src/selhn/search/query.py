@@ -63,10 +63,10 @@ class Query:
 
     @classmethod
     def minus(cls, words: str) -> "Query":
-        """A query from words as people type them: in "dog -snow", snow is not wanted. A lone "-snow" is a text."""
+        """A query from words as people type them: in "dog -snow", snow is not wanted."""
         unwanted = _MINUS.findall(words)
         text = " ".join(_MINUS.sub(" ", words).split())
-        return cls(text, without=" ".join(unwanted)) if unwanted and text else cls(words)
+        return cls(text or None, without=" ".join(unwanted)) if unwanted else cls(words)
 
     @classmethod
     def of(
@@ -89,7 +89,11 @@ class Query:
     def shares(self) -> dict[str, float]:
         """The weights of the parts that the query has; their absolute values add up to 1."""
         parts = [part for part in MODALITY if getattr(self, part) is not None]
-        if not parts or parts == ["without"]:
+        if parts == ["without"]:
+            raise SelhnError(
+                f'the query only says what is not wanted ({self.without}): add what to look for, such as "dog -snow"'
+            )
+        if not parts:
             raise SelhnError("the query is empty: give a text, an image, or the id of an item")
         unknown = [name for name in self.weights if name not in parts]
         if unknown:

@@ -68,11 +68,14 @@ class Indexer:
         return outcome
 
 
+ENDED_BY = {"SIGKILL": "perhaps because memory ran out", "SIGTERM": "another program ended it"}
+
+
 def _why_ended(status: int) -> str:
     if status > 0:
         return "indexing stopped because of a bug in selhn; the terminal shows its traceback"
     name = signal.Signals(-status).name if status else "no message"
-    why = "perhaps because memory ran out" if name == "SIGKILL" else "it has crashed"
+    why = ENDED_BY.get(name, "it has crashed")
     return f"indexing stopped ({name}, {why}): start `selhn photos` again to continue"
 
 

@@ -53,9 +53,9 @@ class SearchRequest(Filter):
         """The query to the index, with the regions of the picture in the body."""
         given = {"text": self.text_weight, "like": self.like_weight, "image": self.image_weight}
         weights = {part: weight for part, weight in given.items() if weight is not None}
-        if self.text is not None and (self.like is not None or image is not None):
-            weights.setdefault("text", TEXT_WEIGHT)
         typed = Query() if self.text is None else Query.minus(self.text)
+        if typed.text is not None and (self.like is not None or image is not None):
+            weights.setdefault("text", TEXT_WEIGHT)
         return Query(typed.text, image, self.like, weights, self.where, self.find, self.k, typed.without)
 
 

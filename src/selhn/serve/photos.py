@@ -76,7 +76,7 @@ def photos(
         try:
             stack.enter_context(page)
         except Locked:
-            page.show_other(asked, browser)
+            page.show_other(asked, browser, writable)
             return
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _stop))
         listening = stack.enter_context(_listen(host, port))
@@ -93,7 +93,7 @@ def photos(
         kept = list(dict.fromkeys([*asked, *former.folders])) if asked else known or [_folder("~/Pictures")]
         library = Library(library.index, library.extractor, [*known, *kept])
         address = start.address_of(host, listening)
-        page.write(address, kept)
+        page.write(address, kept, writable)
         shown = browser and open_browser(f"{address}#token={token}" if token else address)
         opens = "opening in your browser" if shown else "open this address in a browser"
         print(f"{library.name}: {address} ({opens})", flush=True)
@@ -158,21 +158,25 @@ class Page:
         (self.folder / PAGE_FILE).unlink(missing_ok=True)
         self._held.close()
 
-    def write(self, address: str, folders: Sequence[Path]) -> None:
-        about = {"address": address, "folders": list(map(str, folders))}
+    def write(self, address: str, folders: Sequence[Path], writable: bool = False) -> None:
+        about = {"address": address, "folders": list(map(str, folders)), "writable": writable}
         write_whole(self.folder / PAGE_FILE, json.dumps(about))
 
-    def read(self) -> tuple[str, list[str]]:
-        """The address of the page of another process, and the folders that it keeps."""
+    def read(self) -> tuple[str, list[str], bool]:
+        """The address of the page of another process, the folders that it keeps, and whether it is writable."""
         told = read_json(self.folder / PAGE_FILE, optional=True)
         address, kept = told.get("address"), told.get("folders")
         if not isinstance(address, str) or not isinstance(kept, list) or not ADDRESS.fullmatch(address):
             raise Locked("selhn photos is being started by another process: wait a moment, and try again")
-        return address, list(map(str, kept))
+        return address, list(map(str, kept)), told.get("writable") is True
 
-    def show_other(self, asked: Sequence[Path], browser: bool) -> None:
-        """Open the page of the process that is running; an error if it does not keep a folder that is asked for."""
-        address, kept = self.read()
+    def show_other(self, asked: Sequence[Path], browser: bool, writable: bool = False) -> None:
+        """Open the page of the process that is running; an error if it lacks a folder or rights that are asked for."""
+        address, kept, is_writable = self.read()
+        if writable and not is_writable:
+            raise Locked(
+                f"selhn photos is running without --writable ({address}): stop it with Ctrl-C, then start it again"
+            )
         for folder in asked:
             if not any(map(folder.is_relative_to, kept)):
                 raise Locked(

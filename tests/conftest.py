@@ -123,9 +123,8 @@ def check_golden_loss(golden):
     def check(name, loss_fn):
         arrays, config = golden(name)
         assert len(config["matrices"]) == len(arrays["scores"]) > 0
-        for setting in (
-            {"margin", "epsilon", "temperature", "hard_threshold"} & config.keys() & vars(loss_fn).keys()
-        ):
+        settings = {"margin", "epsilon", "temperature", "hard_threshold", "weight"}
+        for setting in settings & config.keys() & vars(loss_fn).keys():
             setattr(loss_fn, setting, config[setting])
         for matrix, scores, loss, grad in zip(
             config["matrices"], arrays["scores"], arrays["loss"], arrays["grad_scores"], strict=True

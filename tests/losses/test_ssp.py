@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from loss_cases import make_scores
@@ -5,13 +6,36 @@ from loss_cases import make_scores
 from selhn.losses import SSP
 
 
-def test_golden(check_golden_loss):
-    check_golden_loss("loss_ssp", SSP.official())
+def coefficients(config):
+    return {
+        "margin": config["margin"],
+        "positive": config["positive_poly"],
+        "negative": config["negative_poly"],
+    }
 
 
-def test_the_corrections_leave_cosines_that_are_not_low_alone(check_golden_loss):
-    # In the recorded matrices no mined hardest negative scores below 0.0955 and no positive is 1.
-    check_golden_loss("loss_ssp", SSP(weight=2.0))
+def test_golden(golden, check_golden_loss):
+    _, config = golden("loss_ssp")
+    check_golden_loss("loss_ssp", SSP.official(**coefficients(config)))
+
+
+def test_the_corrections_leave_cosines_that_are_not_low_alone(golden):
+    arrays, config = golden("loss_ssp")
+    official, ours = SSP.official(**coefficients(config)), SSP(**coefficients(config), weight=2.0)
+    # A mined negative below this root is raised by the authors' program, and a positive of 1 is left out.
+    low, compared = np.roots(config["negative_poly"][::-1]).min(), 0
+    for scores, loss, grad in zip(arrays["scores"], arrays["loss"], arrays["grad_scores"], strict=True):
+        positive, negatives = scores.diagonal(), scores - 9 * np.eye(len(scores))
+        hardest = np.stack([negatives.max(1), negatives.max(0)])
+        is_mined = hardest > positive - config["margin"]
+        if (hardest[is_mined] < low).any() or (positive >= official.positive_below).any():
+            continue
+        compared += 1
+        scores = torch.from_numpy(scores).double().requires_grad_()
+        ours(scores).backward()
+        assert abs(ours(scores).item() - loss) < 1e-12
+        torch.testing.assert_close(scores.grad, torch.from_numpy(grad), rtol=0, atol=1e-12)
+    assert compared
 
 
 def test_by_hand():

@@ -13,7 +13,7 @@ _GRU = [(r"(rnn|gru)\.(\w+)_reverse$", r"\1.back.\2"), (r"(rnn|gru)\.(\w+_l0)$",
 _VSEPP_NAMES = [(r"^img_enc\.fc\.", "fc."), (r"^txt_enc\.(embed|rnn)\.", r"\1.")]
 _VSRN_NAMES: Names = [
     (r"^img_enc\.fc\.", "reasoning.fc."),
-    (r"^img_enc\.Rs_GCN_([1-9])\.", lambda found: f"reasoning.layers.{int(found[1]) - 1}."),
+    (r"^img_enc\.Rs_GCN_([1-9]\d*)\.", lambda found: f"reasoning.layers.{int(found[1]) - 1}."),
     (r"\.W\.0\.", ".out."),
     (r"\.W\.1\.", ".norm."),
     (r"^img_enc\.img_rnn\.", "region_rnn."),

@@ -1,6 +1,7 @@
 """The command line as a person meets it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,21 @@ def say(*words):
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
+
+
+@pytest.mark.parametrize(
+    ("own", "then"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_that_wait_let_other_programs_run(own, then):
+    """Unless the user has said how they should wait."""
+    code = (
+        "import os, sys; sys.argv = ['selhn', '--version']\nfrom selhn.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+    )
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    said = subprocess.check_output([sys.executable, "-c", code], text=True, env={**usual, **own})
+    assert said.splitlines()[-1] == f"{then} False"
 
 
 @pytest.fixture(scope="module")

@@ -247,7 +247,7 @@ def test_data(tmp_path):
             "unknown setting 'margin': did you mean 'loss.margin'?",
         ),
         (["train", "rvse_selhn_world", "dim=3"], "unknown setting 'dim': did you mean 'model.dim'?"),
-        (["diagnose", "nowhere.csv"], "there is no file nowhere.csv: name a CSV"),
+        (["diagnose", "nowhere.csv"], "there is no file nowhere.csv: name the folder of a run, a CSV"),
         (["train", "rvse_selhn_world", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
         (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
         (["train", "rvse_selhn_world", "seeds=a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.base.errors import NotFound
+from selhn.base.errors import NotFound, SelhnError
 from selhn.data import Data, DenseFeatures, Split
 
 FEATURES = DenseFeatures(torch.rand(2, 3, 4))
@@ -51,3 +51,30 @@ def test_what_does_not_fit_is_refused(captions, owners, names, sentence):
         Split("train", FEATURES, captions, torch.tensor(owners), names)
     with pytest.raises(ValueError, match="2 images do not divide into 3 equal folds"):
         Split("train", FEATURES, ["a", "b"], torch.tensor([0, 1]), ["x", "y"], folds=3)
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (
+            {"features": torch.rand(2, 3, 4)},
+            r"features must be of class Features, .* DenseFeatures\(tensor\)",
+        ),
+        ({"image_of_text": [0, 1]}, r"image_of_text must be of class Tensor, .* torch.tensor"),
+        ({"image_of_text": torch.tensor([0.0, 1.0])}, "image_of_text holds torch.float32, not whole numbers"),
+        ({"captions": [["a", "b"], ["c"]]}, r"caption 0 is \['a', 'b'\], not a text"),
+        ({"captions": [3, 4]}, "caption 0 is 3, not a text"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused(changed, sentence):
+    given = {"features": FEATURES, "captions": ["a", "b"], "image_of_text": torch.tensor([0, 1])}
+    with pytest.raises(SelhnError, match=sentence):
+        Split("train", **{**given, **changed}, image_names=["x", "y"])
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(("store", "got"), [([[1.0]], "list"), (torch.rand(3), r"\(3,\)")])
+def test_features_that_are_no_array(store, got):
+    with pytest.raises(SelhnError, match=rf"tensor or a NumPy array, .* got {got}"):
+        DenseFeatures(store)

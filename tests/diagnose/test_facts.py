@@ -29,6 +29,8 @@ def test_the_gradient_that_changed_most_is_told():
     (told,) = told_gradients(from_rows(ROWS))
     assert told.startswith("gradient norm of image: from ")
     assert told_gradients(from_rows([{"loss": 1.0}])) == ()
+    (whole,) = told_gradients(from_rows([{"loss": 1.0, "grad_norm": 0.5}]))
+    assert whole.startswith("gradient norm: from ")
 
 
 def test_what_a_log_has_is_told():

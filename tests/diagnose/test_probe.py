@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loss_cases import make_embeddings, make_ids
 
+from selhn.base.errors import SelhnError
 from selhn.data import load_data
-from selhn.diagnose import Probe, probe_embeddings, probe_scores, probe_split
+from selhn.diagnose import Probe, Watch, probe_embeddings, probe_scores, probe_split
 from selhn.diagnose.probe import false_negatives
 from selhn.losses import TripletHN
 from selhn.models import create_model
@@ -52,6 +53,29 @@ def test_only_every_few_steps():
     assert [row["step"] for row in probe.rows] == [1, 4, 7]
     with pytest.raises(ValueError, match="every must be at least 1"):
         Probe(torch.nn.Linear(2, 2), every=0)
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(("loss", "got"), [(torch.rand(4), r"shape \(4,\)"), ("0.2", "'0.2'")])
+def test_a_loss_that_is_not_one_number(loss, got):
+    with pytest.raises(SelhnError, match=rf"the loss must be one number, got {got}"):
+        Watch()(torch.rand(4, 4), loss)
+    assert Watch()(torch.rand(4, 4), torch.full((1,), 0.5))["loss"] == 0.5
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_embeddings_of_other_pairs():
+    with pytest.raises(SelhnError, match=r"texts must be the embeddings of the 4 pairs.* got shape \(3, 2\)"):
+        Probe(torch.nn.Linear(2, 2))(torch.rand(4, 4), images=torch.rand(4, 2), texts=torch.rand(3, 2))
+
+
+def test_a_single_pair_is_no_stall():
+    watch = Watch(every=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [watch(torch.rand(1, 1), 0.2) for _ in range(300)] == [None] * 300
+    with pytest.raises(SelhnError, match="nothing has been watched yet: .* at least two pairs"):
+        watch.verdict()
 
 
 def test_it_warns_once_of_a_stall():

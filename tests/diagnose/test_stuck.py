@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
-from selhn.diagnose import plateaus
+from selhn.diagnose import diagnose, plateaus
 from selhn.losses import InfoNCE, SigLIP, Triplet, TripletHN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "integrations" / "stuck.md").read_text()
@@ -100,3 +100,14 @@ def test_selhn_diagnose_knows_them():
             assert any(
                 abs(one.value - float(value)) < 1e-3 * one.value for one in plateaus(batch=int(batch))
             ), words
+
+
+def test_a_log_of_infonce_whose_batch_is_not_known(tmp_path):
+    """4.852 is in the table: `selhn diagnose` names it too, and says with `--batch` what the table says."""
+    log = tmp_path / "log.csv"
+    log.write_text("".join(["step,train_loss\n", *(f"{step},4.85{2 + step % 2}\n" for step in range(600))]))
+    alone, with_batch = diagnose(log).verdict, diagnose(log, batch=128).verdict
+    assert (alone.kind, with_batch.kind) == ("unclear", "stalled")
+    assert "InfoNCE (CLIP's loss) with a batch of 128" in alone.evidence[1]
+    assert "temperature" in with_batch.remedy
+    assert "TripletSelHN" not in with_batch.remedy

@@ -352,3 +352,13 @@ def test_repeatable():
         first, second = (value_and_grad(create_loss(name), scores) for _ in range(2))
         assert first[0] == second[0]
         assert torch.equal(first[1], second[1])
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_name_and_no_class():
+    with pytest.raises(SelhnError, match='takes the name of a loss, such as "selhn", got <class'):
+        create_loss(TripletSelHN)
+    for name, loss in ((3, TripletSelHN), ("mine", TripletSelHN()), ("mine", "selhn")):
+        with pytest.raises(SelhnError, match="takes a name and a class that makes the loss"):
+            register_loss(name, loss)
+    assert "mine" not in LOSSES

@@ -115,5 +115,8 @@ def test_what_is_missing(data):
     with pytest.raises(SelhnError, match="two functions that embed, or scores="):
         selhn.adapt(None, images=lambda *given: None)
     wrong = selhn.adapt(Theirs(9), images=lambda *given: (), texts=lambda *given: ())
-    with pytest.raises(SelhnError, match="a tower returned tuple"):
+    with pytest.raises(SelhnError, match=r"images= returned tuple for 1 images: it must return a tensor"):
         wrong.encode_images(torch.rand(1, 5, 48))
+    one = selhn.adapt(Theirs(9), images=lambda regions, mask: regions[:1, 0], texts=lambda *given: ())
+    with pytest.raises(SelhnError, match=r"images= returned a tensor \(1, 48\) for 3 images"):
+        one.encode_images(torch.rand(3, 5, 48))

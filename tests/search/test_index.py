@@ -121,6 +121,12 @@ def test_bad_queries(model, split):
         index.add([Item("new", torch.rand(3, 17))])
 
 
+@pytest.mark.usefixtures("as_a_user")
+def test_a_whole_data_set_is_no_split(model, data):
+    with pytest.raises(SelhnError, match=r"a whole data set is no list of images: .* data\.test"):
+        Index.build(model, data)
+
+
 def test_what_is_no_index(tmp_path, model, split):
     with pytest.raises(NotFound, match="does not exist"):
         Index.load(tmp_path / "nowhere")

@@ -89,6 +89,8 @@ def require_type(name: str, value: object, kind: type, advice: str) -> None:
     """Refuse an argument that is not an object of a class."""
     if not isinstance(value, kind):
         got = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+        if isinstance(value, type):
+            got = f"the class {value.__name__} itself"
         raise SelhnError(f"{name} must be of class {kind.__name__}, got {got}: {advice}")
 
 

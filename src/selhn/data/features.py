@@ -116,6 +116,14 @@ class DenseFeatures(Features):
     path: Path | None = None
     scale: Float[Tensor, "rows M"] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.store, Tensor | np.ndarray) or self.store.ndim not in (2, 3):
+            got = tuple(getattr(self.store, "shape", ())) or type(self.store).__name__
+            raise SelhnError(
+                f"features must be a tensor or a NumPy array, (I, M, F) or (I, F), got {got}: "
+                "give F numbers for each region of each image"
+            )
+
     @property
     def shape(self) -> tuple[int, int, int]:
         images = len(self.store if self.rows is None else self.rows)

@@ -49,7 +49,19 @@ class Split:
     """Further side inputs, or functions that read them; `side` has all."""
 
     def __post_init__(self) -> None:
+        require_type("features", self.features, Features, "wrap a tensor (I, M, F) as DenseFeatures(tensor)")
+        require_type("image_of_text", self.image_of_text, Tensor, "use torch.tensor(image_of_text)")
         images, texts = self.features.num_images, len(self.captions)
+        if texts and not isinstance(self.captions[0], str):
+            raise SelhnError(
+                f"{self.name}: caption 0 is {self.captions[0]!r}, not a text: "
+                "give one list of texts, and the image of each in image_of_text"
+            )
+        if self.image_of_text.is_floating_point() or self.image_of_text.dtype == torch.bool:
+            raise SelhnError(
+                f"{self.name}: image_of_text holds {self.image_of_text.dtype}, not whole numbers: "
+                "give the image of each caption, counted from 0"
+            )
         if len(self.image_of_text) != texts:
             raise SelhnError(
                 f"{self.name}: {texts} captions but {len(self.image_of_text)} entries in image_of_text: one each"
@@ -123,6 +135,8 @@ class Data:
         return self.train.features.width
 
     def __getitem__(self, name: str) -> Split:
+        if not isinstance(name, str):  # what iterates over it comes here with 0
+            raise SelhnError("a whole data set is no list of images: give a part of it, such as data.test")
         if name not in SPLITS:
             raise NotFound(f"there is no split {name!r}: take train, dev or test")
         return {"train": self.train, "dev": self.dev, "test": self.test}[name]

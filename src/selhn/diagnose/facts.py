@@ -179,7 +179,9 @@ def told_gradients(log: Log) -> tuple[str, ...]:
     if not norms:
         return ()
     name = max(norms, key=lambda one: abs(math.log(norms[one][1] / norms[one][0])))
-    return (from_to(f"gradient norm of {name.removeprefix('grad_')}", *norms[name]),)
+    # transformers logs one norm, of the whole model.
+    of = "" if name == "grad_norm" else f" of {name.removeprefix('grad_')}"
+    return (from_to(f"gradient norm{of}", *norms[name]),)
 
 
 def from_to(name: str, first: float, last: float) -> str:

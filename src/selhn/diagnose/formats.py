@@ -55,7 +55,8 @@ def read_foreign(path: str | Path, column: str | None = None) -> Log:
     path = Path(path)
     if not path.is_file():
         raise NotFound(
-            f"there is no file {path}: name a CSV, JSON or TensorBoard file, a printed log, or - for stdin"
+            f"there is no file {path}: name the folder of a run, a CSV, JSON or TensorBoard file, "
+            "a printed log, or - for stdin"
         )
     is_events = "tfevents" in path.name
     _check_size(str(path), path.stat().st_size, MOST_BYTES if is_events else MOST_TEXT)

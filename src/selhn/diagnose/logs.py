@@ -158,7 +158,9 @@ class _Table:
                 f"{self.source} contains no numbers that could be a loss: name the log of a training run"
             )
         if column is not None and column not in names:
-            raise NotFound(f"{self.source} has no column {column!r}: {did_you_mean(column, names)}")
+            raise NotFound(
+                f"{self.source} has no column {column!r} with numbers: {did_you_mean(column, names)}"
+            )
         likely = [one for one in names if "loss" in one.lower() and not HELD_OUT.search(one.lower())]
         found = column or self.find(LOSS) or (likely[0] if len(likely) == 1 else None)
         if found is None:

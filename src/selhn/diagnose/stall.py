@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.losses import AbstractLoss, TripletSelHN
+from selhn.losses import AbstractLoss, InfoNCE, TripletSelHN
 
 NEW_SHARE = 0.05
 """Weight of a new number in a running mean: about the last 20 steps count."""
@@ -25,6 +25,11 @@ REMEDY = (
     "with batches of a thousand pairs or more, with TAL (loss=tal loss.margin=0.2 loss.temperature=0.05)"
 )
 """In docs/results.md TAL learns at every batch size, and T-HN after a warm-up may stall like T-HN."""
+ALL_NEGATIVES = (
+    "check the temperature (1.0 on cosines hardly separates anything; CLIP starts at 0.07), then the learning rate "
+    "and its warm-up, and that the pairs belong together: in most runs InfoNCE leaves this value by itself"
+)
+"""What docs/integrations/stuck.md says about InfoNCE."""
 BATCHES = (16, 32, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 384, 512, 1024)
 """Batch sizes that are tried if a log does not name its own."""
 
@@ -121,6 +126,8 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
             "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
             "or a loss that has no switch (loss=tal loss.temperature=0.05)"
         )
+    elif isinstance(loss, InfoNCE):
+        alarm.remedy = ALL_NEGATIVES
     return alarm
 
 
@@ -146,6 +153,8 @@ class Plateau(NamedTuple):
     words: str
     guessed: bool = False
     """Whether the size of the batch was guessed, so that a fit must be close."""
+    remedy: str | None = None
+    """What helps a loss that sits there, if not `REMEDY`."""
 
 
 def plateaus(
@@ -176,8 +185,9 @@ def plateaus(
         return
     chance, words = math.log(batch), f"log {batch}, InfoNCE with all texts equally likely"
     if reduction != "sum":
-        yield Plateau(chance, words)
-        yield Plateau(2 * chance, f"2 x {words}, both directions")
+        yield Plateau(chance, words, remedy=ALL_NEGATIVES)
+        yield Plateau(2 * chance, f"2 x {words}, both directions", remedy=ALL_NEGATIVES)
     if reduction != "mean":
         for anchors in (2 * batch, batch):
-            yield Plateau(anchors * chance, f"{anchors} x {words}, summed over {anchors} anchors")
+            summed = f"{anchors} x {words}, summed over {anchors} anchors"
+            yield Plateau(anchors * chance, summed, remedy=ALL_NEGATIVES)

@@ -1,5 +1,6 @@
 """The verdict on a log: what happened, since when, the evidence, and what helps."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -25,6 +26,8 @@ ENOUGH_ROWS = 8
 MOST_SKIPPED = 0.1
 """Share of rows without a finite loss that is harmless: steps that a gradient scaler skipped."""
 MANY_ROWS = 100_000
+MOST_PAIRS = 100_000
+"""The largest batch for which a loss that stands still is named as InfoNCE at its plateau."""
 SEPARATED = 0.04
 """Runs that learn have at least this delta_s at the end."""
 RISEN = 1.05
@@ -115,7 +118,8 @@ def _on_a_plateau(facts: Facts) -> Finding | None:
     why = "the hardest negatives score like the positives, and the scores do not spread"
     if still.plateau is not None:
         why = f"the loss sits where all scores are equal: {still.plateau.words}"
-    return Finding(why, facts.at_end(still), still.since, facts.remedy)
+    remedy = facts.remedy or (None if still.plateau is None else still.plateau.remedy)
+    return Finding(why, facts.at_end(still), still.since, remedy)
 
 
 def _hardly_separated(facts: Facts) -> Finding | None:
@@ -164,7 +168,11 @@ def _flat(facts: Facts) -> Finding | None:
         return None
     rows = len(facts.half)
     words = f"the loss has stood at {mean:.4g} for the last {rows} rows, which is not a known plateau"
-    return Finding(words, (f"it is one if 2 x batch x margin, batch x margin, or margin is {mean:.4g}",))
+    ways = [f"it is one if 2 x batch x margin, batch x margin, or margin is {mean:.4g}"]
+    pairs = round(math.exp(mean)) if 0 < mean < math.log(MOST_PAIRS) else 0
+    if pairs > 1 and abs(math.log(pairs) - mean) < STEADY / 4 * mean:
+        ways.append(f"or if it is InfoNCE (CLIP's loss) with a batch of {pairs:,}: then it is log {pairs}")
+    return Finding(words, tuple(ways))
 
 
 def _does_not_fall(facts: Facts) -> Finding | None:
@@ -256,7 +264,7 @@ def _not_learnt(facts: Facts) -> Finding | None:
         plateau = near[0].plateau
         words = f"a loss may fall to {plateau.words}, where all scores are equal, without learning anything"
         if not plateau.guessed:
-            remedy = f"keep training, and judge again; if it stays there, {REMEDIES['stalled']}"
+            remedy = f"keep training, and judge again; if it stays there, {plateau.remedy or REMEDY}"
     else:
         words = "a loss may fall this far without learning anything"
     return Finding(f"it is too early to tell: {words}", evidence, remedy=remedy)

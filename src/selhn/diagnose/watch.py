@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -28,6 +29,18 @@ from selhn.losses import AbstractLoss, create_loss
 from selhn.losses.checks import ImageIds, as_image_ids, check_square
 
 Numbers = dict[str, Float[Tensor, ""]]
+
+
+def _one_number(loss: object) -> Tensor:
+    """The loss of a step, as a tensor without axes."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss.detach().reshape(())
+    if isinstance(loss, int | float | np.number):
+        return torch.as_tensor(float(loss))
+    got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+    raise SelhnError(
+        f"the loss must be one number, got {got}: watch(scores, loss) takes the mean over the batch"
+    )
 
 
 class Watch:
@@ -83,6 +96,11 @@ class Watch:
 
     def verdict(self) -> Verdict:
         """What `selhn diagnose` says about the steps so far; they must have had a loss, unless it is one of ours."""
+        if not self.rows:
+            raise SelhnError(
+                "nothing has been watched yet: call watch(scores, loss) in every step, "
+                "with batches of at least two pairs"
+            )
         alarm, mines = self.alarm, self.loss is None or self.loss.mines
         log = from_rows(self.rows, "what was watched")
         return judge(log, epsilon=alarm.epsilon, patience=alarm.patience, mines=mines, remedy=alarm.remedy)
@@ -106,9 +124,11 @@ class Watch:
             if isinstance(scores, Products)
             else (scores.shape[-1], scores.device)
         )
+        if batch < 2:  # without a negative, scores say nothing about a stall
+            return None
         own = as_image_ids(image_ids, batch)
         ids = None if own is None else own.to(device)
-        numbers: Numbers = {} if loss is None else {"loss": torch.as_tensor(loss, device=device)}
+        numbers: Numbers = {} if loss is None else {"loss": _one_number(loss).to(device)}
         known = None
         if self.loss is not None:
             # Computed on these pairs alone: a loss across processes has more pairs, and another plateau.
@@ -179,6 +199,13 @@ class Probe(Watch):
         """
 
         def more(ids: Tensor | None) -> Numbers:
+            pairs = len(scores) if isinstance(scores, Products) else scores.shape[-1]
+            for name, rows in (("images", images), ("texts", texts)):
+                if rows is not None and (rows.ndim != 2 or len(rows) != pairs):
+                    raise SelhnError(
+                        f"{name} must be the embeddings of the {pairs} pairs, one row each, "
+                        f"got shape {tuple(rows.shape)}"
+                    )
             numbers = gradient_norms(self.watched)
             if ids is not None and isinstance(scores, Tensor):
                 numbers["false_negatives"] = false_negatives(scores, ids)

@@ -129,6 +129,11 @@ def register_loss(
     shift_invariant: bool = True,
 ) -> None:
     """Add a loss of your own package to `LOSSES`, so that it can be created, listed and trained by name."""
+    if not isinstance(name, str) or not callable(loss) or isinstance(loss, AbstractLoss):
+        raise SelhnError(
+            f"register_loss takes a name and a class that makes the loss, got {name!r} and {loss!r}: "
+            'register_loss("squared", SquaredHinge)'
+        )
     if name in LOSSES:
         raise SelhnError(f"there is already a loss called {name!r}: register yours under another name")
     LOSSES[name] = LossEntry(loss, equation, paper, url, shift_invariant)
@@ -141,6 +146,8 @@ def list_losses(pattern: str = "*") -> list[str]:
 
 def create_loss(name: str, **settings: Any) -> AbstractLoss:
     """The loss of that name: `create_loss("selhn", epsilon=0.02)` is `TripletSelHN(epsilon=0.02)`."""
+    if not isinstance(name, str):
+        raise SelhnError(f'create_loss takes the name of a loss, such as "selhn", got {name!r}')
     if name not in LOSSES:
         raise NotFound(f"unknown loss {name!r}: {did_you_mean(name, LOSSES)}")
     require_settings(name, LOSSES[name].loss, settings)

@@ -79,11 +79,15 @@ def _encode(words: Any, longest: int, whole: bool, texts: list[str]) -> tuple[Te
     return found["input_ids"], torch.ones_like(mask) if whole else mask
 
 
-def vectors_of(found: Any) -> Float[Tensor, "n d"]:
-    """The vectors in a tower's output: the output itself, or its `pooler_output`."""
+def vectors_of(found: Any, items: int, of: str) -> Float[Tensor, "n d"]:
+    """The vectors in the output of `images=` or `texts=`: the output itself, or its `pooler_output`."""
     vectors = found if isinstance(found, Tensor) else getattr(found, "pooler_output", None)
-    if not isinstance(vectors, Tensor) or vectors.ndim != 2:
-        raise SelhnError(f"a tower returned {type(found).__name__}: it must give one vector per item, (n, d)")
+    if not isinstance(vectors, Tensor) or vectors.ndim != 2 or len(vectors) != items:
+        got = f"a tensor {tuple(vectors.shape)}" if isinstance(vectors, Tensor) else type(found).__name__
+        raise SelhnError(
+            f"the function {of}= returned {got} for {items} {of}: it must return a tensor with one vector for each, "
+            f"({items}, d)"
+        )
     return vectors
 
 
@@ -117,14 +121,14 @@ class Adapted(AbstractMatcher):
         if self._images is None:
             return Fragments(regions, mask)
         found = self._images(as_pixels(regions, mask)) if self.pixels else self._images(regions, mask)
-        return unit(vectors_of(found)) if self.is_embedding else found
+        return unit(vectors_of(found, len(regions), "images")) if self.is_embedding else found
 
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Any:
         mask = all_real(tokens, token_mask)
         if self._texts is None:
             return Fragments(tokens[..., None].double(), mask)  # float64 holds ids exactly
         found = self._texts(tokens.long(), mask)
-        return unit(vectors_of(found)) if self.is_embedding else found
+        return unit(vectors_of(found, len(tokens), "texts")) if self.is_embedding else found
 
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         if self._scores is None:

@@ -79,11 +79,12 @@ class TransformersTowers(Towers):
         self.tokenizer = LibraryTokenizer.of_transformers(words, text.vocab_size, longest, self.whole)
 
     def encode_pixels(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B d"]:
-        return vectors_of(self.network.get_image_features(pixel_values=pixels))
+        return vectors_of(self.network.get_image_features(pixel_values=pixels), len(pixels), "images")
 
     def encode_tokens(self, tokens: Tokens, mask: TokenMask) -> Float[Tensor, "T d"]:
         seen = None if self.whole else mask.long()
-        return vectors_of(self.network.get_text_features(input_ids=tokens, attention_mask=seen))
+        found = self.network.get_text_features(input_ids=tokens, attention_mask=seen)
+        return vectors_of(found, len(tokens), "texts")
 
 
 class OpenClipTowers(Towers):

@@ -73,6 +73,7 @@ def test_what_is_wrong_is_said(karpathy, change, sentence):
 def test_two_feature_files_are_one_too_many(karpathy):
     np.save(karpathy / "more.npy", np.zeros((7, 3, 4)))
     with pytest.raises(
-        ValueError, match=r"one \*.npy file with features, found features.npy, more.npy: give its path"
+        ValueError,
+        match=r"one \*.npy file with features, found features.npy, more.npy: name it with features=FILE",
     ):
         load_data(karpathy)

@@ -56,8 +56,12 @@ def read_karpathy(
     """
     beside = path if path.is_dir() else path.parent
     json_path, array_path = each(
-        lambda: only_file(path, "*.json", "captions"),
-        lambda: Path(features) if features is not None else only_file(beside, "*.npy", "features"),
+        lambda: only_file(path, "*.json", "captions", "name the file instead of the folder"),
+        lambda: (
+            Path(features)
+            if features is not None
+            else only_file(beside, "*.npy", "features", with_setting("features"))
+        ),
     )
     images, array = each(
         lambda: read_captioned_images(json_path, max_captions), lambda: open_array(array_path)
@@ -75,7 +79,12 @@ def read_karpathy(
     return split_images(images, json_path, report, cut_dev, of_rows)
 
 
-def only_file(path: Path, pattern: str, what: str) -> Path:
+def with_setting(name: str) -> str:
+    """How to name a file that is not the only one in its folder."""
+    return f"name it with {name}=FILE (`selhn train ... data.{name}=FILE`, `selhn data import SOURCE OUT {name}=FILE`)"
+
+
+def only_file(path: Path, pattern: str, what: str, advice: str) -> Path:
     """The path itself if it is a file, else the only file of that pattern in the folder."""
     if not path.is_dir():
         require_file(path)
@@ -83,7 +92,7 @@ def only_file(path: Path, pattern: str, what: str) -> Path:
     found = sorted(path.glob(pattern))
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
-        raise SelhnError(f"{path} should hold one {pattern} file with {what}, found {names}: give its path")
+        raise SelhnError(f"{path} should hold one {pattern} file with {what}, found {names}: {advice}")
     return found[0]
 
 

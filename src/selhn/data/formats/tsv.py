@@ -82,7 +82,9 @@ def read_tsv(
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
     """
     folder = path if path.is_dir() else path.parent
-    json_path = karpathy.only_file(Path(captions) if captions else folder, "*.json", "captions")
+    json_path = karpathy.only_file(
+        Path(captions) if captions else folder, "*.json", "captions", karpathy.with_setting("captions")
+    )
     images, lines = each(
         lambda: karpathy.read_captioned_images(json_path, max_captions),
         lambda: _index_lines(sorted(path.glob("*.tsv*")) if path.is_dir() else [path]),

@@ -1,9 +1,9 @@
 """A training step on a CPU while other programs use its cores: how long the threads of torch spin decides.
 
-    python benchmarks/busy.py                    with none, one and two busy processes beside it; two minutes
+    python benchmarks/busy.py                    with none, one and two busy processes beside it; ten minutes
 
 A thread of OpenMP that waits for another spins for a while and then sleeps (`GOMP_SPINCOUNT`). `selhn` on the command
-line sets 1000, unless GOMP_SPINCOUNT or OMP_WAIT_POLICY is set; the default of GNU's OpenMP is 300,000. The step is
+line sets 3000, unless GOMP_SPINCOUNT or OMP_WAIT_POLICY is set; the default of GNU's OpenMP is 300,000. The step is
 that of `train_step.py`: RVSE, B = 32, 12 x 256 regions, d = 128. Each cell is the median of `--rounds` processes, with
 the slowest in brackets.
 """
@@ -24,7 +24,7 @@ from train_step import make_data, make_model, our_step
 from selhn.training.config import TrainConfig
 from selhn.training.step import on_device
 
-SPINS = ("300000", "1000", "0")
+SPINS = ("300000", "1000", "3000", "10000")
 STEPS = 20
 
 

@@ -29,7 +29,7 @@ def say(*words):
 
 @pytest.mark.parametrize(
     ("own", "then"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
 def test_threads_that_wait_let_other_programs_run(own, then):
     """Unless the user has said how they should wait."""

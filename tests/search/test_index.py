@@ -123,7 +123,7 @@ def test_bad_queries(model, split):
 
 @pytest.mark.usefixtures("as_a_user")
 def test_a_whole_data_set_is_no_split(model, data):
-    with pytest.raises(SelhnError, match=r"a whole data set is no list of images: .* data\.test"):
+    with pytest.raises(SelhnError, match=r"a whole data set is not a list of images: .* data\.test"):
         Index.build(model, data)
 
 

@@ -96,11 +96,11 @@ for command in (index.serve, train.reproduce, show.diagnose, train.report):
 def share_cores() -> None:
     """Let the threads of torch sleep while they wait for each other; they read this when torch is imported.
 
-    By default they spin for milliseconds. If another program uses a core, the thread that they wait for cannot run
-    meanwhile, and a training step takes 3 to 40 times as long.
+    By default they spin for milliseconds. If other programs use the cores, the thread that they wait for cannot run
+    meanwhile, and a training step can take a hundred times as long (`benchmarks/busy.py`).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def main() -> None:

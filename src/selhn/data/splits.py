@@ -136,7 +136,7 @@ class Data:
 
     def __getitem__(self, name: str) -> Split:
         if not isinstance(name, str):  # what iterates over it comes here with 0
-            raise SelhnError("a whole data set is no list of images: give a part of it, such as data.test")
+            raise SelhnError("a whole data set is not a list of images: give a part of it, such as data.test")
         if name not in SPLITS:
             raise NotFound(f"there is no split {name!r}: take train, dev or test")
         return {"train": self.train, "dev": self.dev, "test": self.test}[name]

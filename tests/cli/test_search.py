@@ -11,16 +11,10 @@ from PIL import Image, ImageFont
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.cli import main
+from selhn.cli.answers import answer_tiles, answers
 from selhn.cli.index import index as index_command
 from selhn.cli.index import search
-from selhn.cli.search import (
-    DEFAULT_INDEX,
-    answer_tiles,
-    answers,
-    fill_index,
-    find_hits,
-    index_path,
-)
+from selhn.cli.search import DEFAULT_INDEX, fill_index, find_hits, index_path
 from selhn.data import import_data, load_data
 from selhn.models import create_model, load_model
 from selhn.pictures import Extractor

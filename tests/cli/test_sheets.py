@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont, features
 
-from selhn.cli.search import BOTTOM, FONTS, GAP, SIDE, TOP, Tile, contact_sheet, font_for
+from selhn.cli.answers import BOTTOM, FONTS, GAP, SIDE, TOP, Tile, contact_sheet, font_for
 
 
 def test_rows_of_pictures_that_are_neither_cut_nor_stretched():
@@ -32,7 +32,7 @@ def test_letters_that_the_own_font_lacks(monkeypatch):
     monkeypatch.setattr(ImageFont, "truetype", opened)
     assert font_for("dog.jpg", 15) is not others[FONTS[1]]
     assert font_for("schön.jpg", 15) is others[FONTS[1]]
-    monkeypatch.setattr("selhn.cli.search.FONTS", ())
+    monkeypatch.setattr("selhn.cli.answers.FONTS", ())
     assert isinstance(font_for("schön.jpg", 15), ImageFont.FreeTypeFont), "boxes are better than nothing"
 
 

@@ -9,7 +9,8 @@ from picture_cases import TinyBackbone, encoded, heic, photo, video
 from pictures.test_library import small_model
 
 from selhn.base.errors import MissingExtra, SelhnError
-from selhn.cli.search import answers, find_hits
+from selhn.cli.answers import answers
+from selhn.cli.search import find_hits
 from selhn.pictures import Extractor, Library, decoding, index_pictures, picture_files
 from selhn.pictures import library as library_module
 from selhn.pictures.dataset import picture_split

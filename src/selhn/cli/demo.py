@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import MissingExtra, SelhnError
-from selhn.cli.search import SIDE, Tile, answer_tiles, contact_sheet
+from selhn.cli.answers import SIDE, Tile, answer_tiles, contact_sheet
 from selhn.data import Data, load_data
 from selhn.data.world import world_scene
 from selhn.data.world.render import render

@@ -131,15 +131,8 @@ def search(
 ) -> None:
     """Find pictures by a sentence, a picture, or both. Without either, --order lists them by date."""
     from selhn.base.device import one_thread
-    from selhn.cli.search import (
-        answer_tiles,
-        answers,
-        contact_sheet,
-        find_hits,
-        index_path,
-        open_asked,
-        require_sheet,
-    )
+    from selhn.cli.answers import answer_tiles, answers, contact_sheet, require_sheet
+    from selhn.cli.search import find_hits, index_path, open_asked
     from selhn.pictures.how_far import HowFar
 
     if sheet is not None:

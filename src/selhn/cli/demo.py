@@ -134,10 +134,11 @@ def run_picture_demo(out: Path) -> None:
         hits = done.index.search(Library(done.index).query(text, asked), k=5)
         parts = [text and f"“{text}”", like and "a picture like the framed one"]
         title = " and ".join(filter(None, parts))
+        judged = [hit.fit for hit in hits if hit.fit is not None]
+        title += "   (no sure match)" if judged and not hits[0].fits else ""
         own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
         rows.append((title, own + answer_tiles(hits)))
-        judged = [hit.fit for hit in hits if hit.fit is not None]
-        print(f"\n    {title}" + ("   (no sure match)" if judged and not hits[0].fits else ""))
+        print(f"\n    {title}")
         for rank, hit in enumerate(hits, 1):
             print(f"        {rank}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
     contact_sheet(rows).save(out / "pictures.png")

@@ -60,7 +60,8 @@ def test_only_every_few_steps():
 def test_a_loss_that_is_not_one_number(loss, got):
     with pytest.raises(SelhnError, match=rf"the loss must be one number, got {got}"):
         Watch()(torch.rand(4, 4), loss)
-    assert Watch()(torch.rand(4, 4), torch.full((1,), 0.5))["loss"] == 0.5
+    for one in (torch.full((1,), 0.5), torch.tensor(0.5).numpy(), 0.5):
+        assert Watch()(torch.rand(4, 4), one)["loss"] == 0.5
 
 
 @pytest.mark.usefixtures("as_a_user")

@@ -35,8 +35,8 @@ def _one_number(loss: object) -> Tensor:
     """The loss of a step, as a tensor without axes."""
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss.detach().reshape(())
-    if isinstance(loss, int | float | np.number):
-        return torch.as_tensor(float(loss))
+    if isinstance(loss, int | float | np.number) or (isinstance(loss, np.ndarray) and loss.size == 1):
+        return torch.tensor(float(np.asarray(loss).item()))
     got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
     raise SelhnError(
         f"the loss must be one number, got {got}: watch(scores, loss) takes the mean over the batch"

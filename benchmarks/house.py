@@ -5,6 +5,8 @@
 
 Python lines include docstrings and blank lines. Statements are those of the syntax tree, docstrings left out. An
 import edge is a pair of entries at the top of `src/selhn` of which the first imports the second, anywhere in a file.
+`isinstance` on own classes counts every class of the package that a call of it names. The core is the research half
+without `reproduce` and `report`.
 Members of a base class are the public names in its body, without `extra_repr`, which is torch's. The hops are those
 that `docs/architecture.md` lists; a checkout without that page has none to count.
 """
@@ -19,6 +21,10 @@ from report import table
 
 ROOT = Path(__file__).parents[1]
 LONG = 110
+CORE = (
+    "base", "text", "layers", "kernels", "ops", "losses", "models", "data", "runs", "eval", "diagnose", "training",
+    "integrations", "export",
+)  # fmt: skip
 BASES = {"losses": ("losses/base.py", "AbstractLoss"), "models": ("models/matcher.py", "AbstractMatcher")}
 
 
@@ -38,6 +44,10 @@ def measure(root: Path) -> dict[str, int]:
     classes = Counter(
         node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     )
+    rooms = Counter[str]()
+    for path, text in texts.items():
+        rooms[path.relative_to(package).parts[0]] += text.count("\n")
+    core = {path: tree for path, tree in trees.items() if path.relative_to(package).parts[0] in CORE}
     return {
         "entries at the top": len(entries),
         "import edges between them": len(edges(package, trees)),
@@ -50,6 +60,9 @@ def measure(root: Path) -> dict[str, int]:
         "lines of JavaScript, HTML, CSS and templates": sum(path.read_text().count("\n") for path in page),
         "file names used twice or more": sum(number > 1 for number in names.values()),
         "class names used twice or more": sum(number > 1 for number in classes.values()),
+        "isinstance on own classes": sum(asked(tree, set(classes)) for tree in trees.values()),
+        "isinstance on own classes, core": sum(asked(tree, set(classes)) for tree in core.values()),
+        "lines of the core": sum(rooms[room] for room in CORE),
         "members of AbstractLoss": members(package / BASES["losses"][0], BASES["losses"][1]),
         "members of AbstractMatcher": members(package / BASES["models"][0], BASES["models"][1]),
         "longest function, lines": max(
@@ -58,6 +71,7 @@ def measure(root: Path) -> dict[str, int]:
         "test files": len(list((root / "tests").rglob("test_*.py"))),
         "lines of tests": sum(path.read_text().count("\n") for path in (root / "tests").rglob("*.py")),
         **{f"hops, {walk}": number for walk, number in hops(root).items()},
+        **{f"lines, {room}": number for room, number in sorted(rooms.items()) if "." not in room},
     }
 
 
@@ -78,6 +92,18 @@ def statements(tree: ast.Module) -> int:
     """Statements without docstrings."""
     every = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     return sum(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in every)
+
+
+def asked(tree: ast.Module, own: set[str]) -> int:
+    """How many times `isinstance` is asked about one of the package's own classes."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 2]
+    asks = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "isinstance"]
+    named = [
+        {part.id for part in ast.walk(ask.args[1]) if isinstance(part, ast.Name)}
+        | {part.attr for part in ast.walk(ask.args[1]) if isinstance(part, ast.Attribute)}
+        for ask in asks
+    ]
+    return sum(len(names & own) for names in named)
 
 
 def function_lengths(tree: ast.Module) -> list[int]:
@@ -120,7 +146,8 @@ def main() -> None:
     now = measure(ROOT)
     before = measure(arguments.before) if arguments.before is not None else {}
     rows = [
-        [name, *([f"{before.get(name, '')}"] if before else []), f"{value}"] for name, value in now.items()
+        [name, *([f"{before.get(name, '')}"] if before else []), f"{now.get(name, '')}"]
+        for name in dict.fromkeys((*now, *before))
     ]
     print(table(["", *(["before"] if before else []), "now"], rows))
 

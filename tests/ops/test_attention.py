@@ -5,6 +5,7 @@ from model_oracle import attend, cosines
 from selhn.ops import (
     Fragments,
     attended_cosines,
+    attention,
     attention_weights,
     products,
     turned,

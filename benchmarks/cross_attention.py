@@ -42,7 +42,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from train_step import endless, make_data
 from train_step import profile as profile_kernels
 
-from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
 from selhn.models import AbstractMatcher, create_model, list_models
 from selhn.models.camp import MessagePassing
@@ -52,6 +51,7 @@ from selhn.models.imram import RecurrentAttention
 from selhn.models.matcher import taken_side
 from selhn.models.naaf import NegativeAwareAttention
 from selhn.models.scan import StackedAttention
+from selhn.ops import Fragments, unit
 from selhn.text import Vocabulary
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig

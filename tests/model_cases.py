@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from selhn.base.concept_graph import ConceptGraph
 from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.side_inputs import neighbours
-from selhn.layers import Bert
 from selhn.models import MODELS, create_model, encode_batch
+from selhn.ops.bert import Bert
 from selhn.text import Vocabulary
 
 WORDS = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", *(f"word{i}" for i in range(35)), "<mask>"])

@@ -12,7 +12,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A room may use the floors below it. Rooms on one floor do not know each other, except where MAY_USE says so.
 FLOORS = {
     "ground": ("base",),
-    "blocks": ("kernels", "text", "layers"),
+    "blocks": ("kernels", "text", "ops"),
     "parts": ("losses", "models", "data", "runs"),
     "judgement": ("eval", "diagnose"),
     "work": ("training", "search"),
@@ -21,7 +21,8 @@ FLOORS = {
     "doors": ("cli", "serve"),
 }
 MAY_USE = {
-    "layers": {"kernels", "text"},
+    "kernels": {"ops"},
+    "ops": {"kernels", "text"},
     "runs": {"models"},
     "diagnose": {"eval"},
     "cli": {"serve"},

@@ -43,12 +43,8 @@ EXPORTS = {
     "selhn.serve": "serve",
     "selhn.text": """FUNCTION_WORDS PIECES_FILE TOKENIZER_FILES VOCABULARY_FILE TokenKinds Tokenizer Vocabulary
         WordPiece check_texts has_tokenizer load_tokenizer split_words""",
-    "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
-        LinearWeights PerAnchor Statistic Terms ThresholdRule WordChanges attended_blocks attended_nodes
-        attention_scores can_attend
-        can_attend_in_blocks can_reason can_scan change_words collected_words compared_nodes dense_statistics gru_scan
-        half_precision in_half_precision learnt_thresholds memory_precision memory_products mined_words node_precision
-        pool_sorted reasoned remembered side_by_side tiled_statistics transformer_layers walk_texts""",
+    "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics PerAnchor Statistic Terms dense_statistics
+        tiled_statistics""",
 }
 
 

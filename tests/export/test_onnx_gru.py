@@ -6,7 +6,7 @@ from model_cases import make_model
 from torch import nn
 
 from selhn.export.onnx_gru import ExportedGRU, translations, with_exported_grus
-from selhn.layers import BiGRU
+from selhn.ops import BiGRU
 
 
 def test_weights_are_those_of_the_operator():

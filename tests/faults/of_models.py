@@ -12,9 +12,9 @@ from model_cases import FEATURE_DIM, GRAPH, WORDS, make_model, write_bert
 from selhn.base.concept_graph import ConceptGraph
 from selhn.base.sealed import seal
 from selhn.base.word_vectors import read_word_vectors
-from selhn.layers.bert import Bert, bert_tokenizer
 from selhn.models import create_model, load_model
 from selhn.models.official import load_official
+from selhn.ops.bert import Bert, bert_tokenizer
 from selhn.text import Vocabulary, WordPiece
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -5,8 +5,8 @@ import torch
 from model_cases import CASES, make_batch, make_model, score_batch, without_dropout
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from selhn.layers import Fragments
 from selhn.models import MODELS, create_model, encode_batch
+from selhn.ops import Fragments
 
 NAMES = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
 
@@ -40,7 +40,7 @@ def test_a_small_byte_budget_changes_nothing(name, monkeypatch):
     with torch.no_grad():
         whole = score_batch(model.eval(), batch)
     model.train()
-    monkeypatch.setattr("selhn.layers.fragments.CPU_BYTE_BUDGET", 30_000)
+    monkeypatch.setattr("selhn.ops.fragments.CPU_BYTE_BUDGET", 30_000)
     in_blocks, block_grads, after_blocks = run()
     torch.testing.assert_close(in_blocks, scores, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(block_grads, grads, rtol=1e-8, atol=1e-11)
@@ -72,13 +72,13 @@ def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch)
         "split",
         lambda some, size: [widths.append(part.trimmed().mask.shape) or part for part in split(some, size)],
     )
-    monkeypatch.setattr("selhn.layers.fragments.CPU_TEXTS", like_texts)
+    monkeypatch.setattr("selhn.ops.fragments.CPU_TEXTS", like_texts)
     for ours, expected in zip(run(), together, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
     assert len({width for count, width in widths if count <= like_texts}) > 1, (
         "some blocks are shorter than others"
     )
-    monkeypatch.setattr("selhn.layers.fragments.RAGGED_DEVICES", ())
+    monkeypatch.setattr("selhn.ops.fragments.RAGGED_DEVICES", ())
     for ours, expected in zip(run(), together, strict=True):
         torch.testing.assert_close(
             ours, expected, rtol=1e-9, atol=1e-11, msg="with all the padding, as on a GPU"
@@ -114,7 +114,7 @@ def test_pairs_alone_score_as_among_all(name, training):
 def test_shapes_do_not_depend_on_values(name, monkeypatch):
     # A fake tensor has no values: whatever asks for one, or for a shape that depends on one, raises. On a CPU shapes
     # are free, but not where it stands for a GPU.
-    monkeypatch.setattr("selhn.layers.fragments.RAGGED_DEVICES", ())
+    monkeypatch.setattr("selhn.ops.fragments.RAGGED_DEVICES", ())
     batch = make_batch()
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = create_model(name, **CASES[name]).train()

@@ -5,8 +5,8 @@ import torch
 from model_cases import make_batch, make_model
 
 from selhn.base.errors import SelhnError
-from selhn.layers import Fragments, unit
 from selhn.models import create_model
+from selhn.ops import Fragments, unit
 
 SIZES = {"vocab_size": 1, "feature_dim": 1, "word_dim": 1}
 

@@ -15,11 +15,11 @@ from model_cases import BERT, FIXED_REGIONS, make_batch, make_model
 from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.types import Batch
-from selhn.layers import Fragments, unit
 from selhn.losses import BCEMax, TripletHN
 from selhn.models import MODELS, create_model
 from selhn.models.matcher import taken_side
 from selhn.models.official import LAYOUTS, load_official
+from selhn.ops import Fragments, unit
 
 SIZES = ("dim", "feature_dim", "word_dim", "vocab_size", "sim_dim", "num_concepts", "concept_dim", "heads", "blocks",
          "kernels", "hidden")  # fmt: skip

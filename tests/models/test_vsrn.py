@@ -6,7 +6,7 @@ from model_cases import make_batch, make_model
 from model_oracle import gru_step, length_one, run_gru
 from torch.nn.functional import pad
 
-from selhn.layers import Captioner
+from selhn.models.captioner import Captioner
 
 
 def naive_regions(model, rows):
@@ -53,7 +53,7 @@ def naive_captioning(captioner, regions, tokens):
 
 @pytest.mark.parametrize("ragged", [True, False])
 def test_the_captioner_is_its_formula(ragged, monkeypatch):
-    monkeypatch.setattr("selhn.layers.captioner.is_ragged", lambda tensor: ragged)
+    monkeypatch.setattr("selhn.models.captioner.is_ragged", lambda tensor: ragged)
     torch.manual_seed(0)
     captioner = Captioner(7, 6, 40, 5, dropout=0.0).double()
     batch = make_batch(4, dtype=torch.float64)

@@ -11,10 +11,10 @@ from selhn.base.errors import SelhnError
 from selhn.data import Batches, Data
 from selhn.eval import evaluate, score_split
 from selhn.eval.encoded import encode_split
-from selhn.layers import unit
 from selhn.losses import AOQ, TripletSelHN
 from selhn.models import AbstractMatcher, Twins, create_model
 from selhn.models.matcher import taken_side
+from selhn.ops import unit
 from selhn.search import Index, Reranker
 from selhn.training.config import TrainConfig
 from selhn.training.step import make_batches

@@ -93,7 +93,7 @@ def test_ties_go_to_the_same_pair(loss):
 @pytest.mark.parametrize("name", ELIGIBLE)
 def test_nothing_waits_for_the_device(name, monkeypatch):
     # A fake tensor has no values: whatever asks for one, or for a shape that depends on one, raises.
-    monkeypatch.setattr("selhn.layers.fragments.RAGGED_DEVICES", ())
+    monkeypatch.setattr("selhn.ops.fragments.RAGGED_DEVICES", ())
     batch = make_batch()
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = create_model(name, **CASES[name]).train()

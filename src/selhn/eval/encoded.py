@@ -20,9 +20,9 @@ from selhn.data.splits import require_folds, require_split
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
 from selhn.eval.stored import StoredScores, for_scores, identity_of
-from selhn.layers import Fragments
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import taken_side
+from selhn.ops import Fragments
 
 
 def evaluate(

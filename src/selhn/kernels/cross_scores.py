@@ -1,93 +1,228 @@
-"""The scores of SCAN and BFAN for all pairs on a GPU: only the score of a pair is written to memory.
-
-Lee et al., ECCV 2018; Liu et al., ACM Multimedia 2019. With the products s_kl of a context's fragments k and
-a query's fragments l, x_l = sum_k w_kl c_k is what l attends to, and the score of a pair is the mean or the
-log-sum-exp over l of the cosines of q_l and x_l; both sides may attend, and the two scores are added.
-`selhn.layers.attended_cosines` has the equations, and is the version without a GPU.
-
-The products of all pairs are one matrix product of vectors in float16, which rounds them as TF32 would,
-summed and written in float32. One kernel reads them, once for each side that looks, and makes the score. The
-backward pass reads them again and writes their gradient, in float16 and scaled to its range; two matrix
-products make that the gradient of the vectors.
-"""
+"""The Triton kernels of `cross_scores`; imported only where they run. `triton_tiles` says what a tile is."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+import triton
+import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.autograd.function import once_differentiable
 
-from selhn.kernels.gpu import takes_float32
+from selhn.kernels.pair_tiles import (
+    EPSILON,
+    LEAST_SQUARE,
+    SLOPE,
+    attend,
+    half,
+    pair_at,
+    place,
+    read_context,
+    side,
+    tile,
+    tile_options,
+)
+from selhn.ops.cross_scores import LARGEST_PULL, AttentionSettings, rounded
+from selhn.ops.gpu import wide_product
 
-SLOPE = 0.1
-"""Slope of the LeakyReLU before the softmax."""
-EPSILON = 1e-8
-"""Added to every norm before dividing by it."""
-MOST_REGIONS = 128
-MOST_WORDS = 64
-LARGEST_PULL = 256.0
-"""What the largest gradient of a score is scaled to: 2^8 below the largest float16, 2^22 above the least."""
+QUERIES = 8
+"""Queries per program in the forward pass."""
+QUERIES_BACK = 16
+"""Queries per program in the backward pass, which sums their parts of the Gram gradient in registers."""
+# Compiling takes longer than many runs: compiled once for all batch sizes, and any part of a mask.
+ANY = {
+    "do_not_specialize": ["num_images", "num_texts", "regions", "eights"],
+    "do_not_specialize_on_alignment": ["context_mask", "query_mask"],
+}
 
 
-class AttentionSettings(NamedTuple):
-    """`smooth` scales the softmax, `focus` is BFAN's, `lambda_lse` the lambda of LSE; None takes the mean."""
+@triton.jit
+def _query(mask, lengths, query, size, L: tl.constexpr):
+    """Which fragments of a query are real, and their lengths."""
+    fragment = tl.arange(0, L)
+    inside, at = fragment < size, query * size + fragment
+    return tl.load(mask + at, mask=inside, other=0) != 0, tl.load(lengths + at, mask=inside, other=0.0)
 
-    smooth: float
-    focus: Literal["equal", "prob"] | None = None
-    lambda_lse: float | None = None
+
+@triton.jit
+def _pool(dot, square, length, real, sharpness, LSE: tl.constexpr):
+    """The cosines, |x|, 1 / (|q| |x|), the score, and how the score changes with each cosine."""
+    root = tl.sqrt(tl.maximum(square, LEAST_SQUARE))
+    inverse = 1 / tl.maximum(length * root, EPSILON)
+    cosine = dot * inverse
+    number = tl.sum(real.to(tl.float32), axis=0)
+    if LSE:
+        logits = sharpness * cosine
+        top = tl.max(tl.where(real, logits, float("-inf")), axis=0)
+        power = tl.where(real, tl.exp(logits - top), 0.0)
+        total = tl.sum(power, axis=0)
+        score = tl.where(number > 0, (top + tl.log(total)) / sharpness, 0.0)
+        share = tl.where(number > 0, power / total, 0.0)
+    else:
+        share = tl.where(real, 1 / tl.maximum(number, 1.0), 0.0)
+        score = tl.sum(tl.where(real, share * cosine, 0.0), axis=0)
+    return cosine, root, inverse, score, share
 
 
-def can_attend(images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"]) -> bool:
-    """Whether `attention_scores` can be used: float32 on a GPU, and not too many regions or words."""
-    return (
-        takes_float32(images, texts)
-        and images.shape[1] <= MOST_REGIONS
-        and texts.shape[1] <= MOST_WORDS
-        and images.shape[1] * len(texts) * MOST_WORDS
-        < 2**31  # the kernels count in 32 bits from an image's first
+@triton.jit(**ANY)
+def _score(
+    dots, gram, context_mask, query_mask, lengths, scores, num_images, num_texts, regions, eights, smooth, sharpness,
+    AXIS: tl.constexpr, FOCUS: tl.constexpr, LSE: tl.constexpr, ADD: tl.constexpr,
+    QUERIES: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    K: tl.constexpr = REGIONS if AXIS == 0 else WORDS
+    L: tl.constexpr = WORDS if AXIS == 0 else REGIONS
+    if AXIS == 0:
+        num_queries, size, query_size = num_texts, regions, eights * 8
+    else:
+        num_queries, size, query_size = num_images, eights * 8, regions
+    context, first = place(num_queries, QUERIES)
+    high, low, looked_at = read_context(gram, context_mask, context, size, K)
+    at, inside = tile(num_texts, regions, eights, REGIONS, WORDS)
+    for query in range(first, tl.minimum(first + QUERIES, num_queries)):
+        pair, start = pair_at(context, query, num_texts, regions, eights, AXIS)
+        s = tl.load(dots + start + at, mask=inside, other=0.0)
+        real, length = _query(query_mask, lengths, query, query_size, L)
+        _, _, _, _, _, dot, square = attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
+        _, _, _, score, _ = _pool(dot, square, length, real, sharpness, LSE)
+        if ADD:
+            score += tl.load(scores + pair)
+        tl.store(scores + pair, score)
+
+
+@triton.jit(**ANY)
+def _score_backward(
+    grad, scale, dots, gram, context_mask, query_mask, lengths, grad_dots, grad_gram, grad_lengths,
+    num_images, num_texts, regions, eights, smooth, sharpness,
+    AXIS: tl.constexpr, FOCUS: tl.constexpr, LSE: tl.constexpr, ADD: tl.constexpr,
+    QUERIES: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """All gradients times `scale`. Pairs without any, as most are with mined negatives, are skipped."""
+    K: tl.constexpr = REGIONS if AXIS == 0 else WORDS
+    L: tl.constexpr = WORDS if AXIS == 0 else REGIONS
+    if AXIS == 0:
+        num_queries, size, query_size = num_texts, regions, eights * 8
+    else:
+        num_queries, size, query_size = num_images, eights * 8, regions
+    context, first = place(num_queries, QUERIES)
+    high, low, looked_at = read_context(gram, context_mask, context, size, K)
+    at, inside = tile(num_texts, regions, eights, REGIONS, WORDS)
+    factor = tl.load(scale)
+    d_gram = tl.zeros([K, K], tl.float32)
+    for query in range(first, tl.minimum(first + QUERIES, num_queries)):
+        pair, start = pair_at(context, query, num_texts, regions, eights, AXIS)
+        pull = tl.load(grad + pair) * factor
+        if pull != 0:
+            s = tl.load(dots + start + at, mask=inside, other=0.0)
+            real, length = _query(query_mask, lengths, query, query_size, L)
+            active, norm, w, w_high, gram_w, dot, square = attend(
+                s, high, low, looked_at, smooth, AXIS, FOCUS
+            )
+            cosine, root, inverse, _, share = _pool(dot, square, length, real, sharpness, LSE)
+            # A fragment that is padding, or attends to nothing, has no gradient.
+            d_cosine = tl.where(length * root > EPSILON, pull * share, 0.0)
+            d_dot = d_cosine * inverse
+            d_length = -d_dot * cosine * root
+            d_square = -0.5 * d_dot * cosine * length * length * inverse
+            fragment = tl.arange(0, L)
+            to = grad_lengths + (context.to(tl.int64) * num_queries + query) * query_size + fragment
+            tl.store(to, d_length, mask=fragment < query_size)
+            w_square = half(w * tl.expand_dims(d_square, AXIS))
+            if AXIS == 0:
+                d_gram = tl.dot(w_square, tl.trans(w_high), d_gram)
+            else:
+                d_gram = tl.dot(tl.trans(w_high), w_square, d_gram)
+            # The mean of these under w is zero: the cosine is the same for w times any number.
+            d_logits = w * (tl.expand_dims(d_dot, AXIS) * s + tl.expand_dims(2 * d_square, AXIS) * gram_w)
+            slope = smooth / (norm + EPSILON)
+            along = tl.sum(d_logits * active, axis=1 - AXIS) / ((norm + EPSILON) * tl.maximum(norm, EPSILON))
+            d_s = (d_logits - active * tl.expand_dims(along, 1 - AXIS)) * tl.expand_dims(slope, 1 - AXIS)
+            d_s = tl.where(s > 0, d_s, SLOPE * d_s) + w * tl.expand_dims(d_dot, AXIS)
+            if ADD:
+                d_s += tl.load(grad_dots + start + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(grad_dots + start + at, half(d_s), mask=inside)
+    k, other = tl.arange(0, K)[:, None], tl.arange(0, K)[None, :]
+    tl.store(
+        grad_gram + tl.program_id(0).to(tl.int64) * size * size + k * size + other,
+        d_gram,
+        mask=(k < size) & (other < size),
     )
 
 
-def attention_scores(
-    images: Float[Tensor, "I M d"],
-    region_mask: Bool[Tensor, "I M"],
-    texts: Float[Tensor, "T N d"],
-    token_mask: Bool[Tensor, "T N"],
-    directions: Sequence[Literal["t2i", "i2t"]],
-    settings: AttentionSettings,
-) -> Float[Tensor, "I T"]:
-    """Every image against every text: words attend to regions (t2i), regions to words (i2t), or both summed.
+class Scores(torch.autograd.Function):
+    """`views`: per direction the Gram matrices (C, K, K) and masks (C, K) of the contexts, then the masks (Q, L) of
+    the queries and their lengths (Q, L)."""
 
-    Vectors have length 1, or 0 if padding. A fragment that attends to nothing has cosine 0 and no gradient.
-    """
-    from selhn.kernels.cross_scores_triton import Scores
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        texts: Tensor,
+        directions: tuple[str, ...],
+        settings: AttentionSettings,
+        *views: Tensor,
+    ) -> Tensor:
+        # A focus jumps where a weight passes the average: there float16 alone would change scores by 1e-3.
+        rows, columns = rounded(images, texts, exact=settings.focus is not None)
+        dots = wide_product(rows, columns.T).view(*images.shape[:2], *texts.shape[:2])
+        scores = dots.new_empty(len(images), len(texts))
+        for turn, direction in enumerate(directions):
+            view = views[4 * turn : 4 * turn + 4]
+            _score[_grid(view, QUERIES)](
+                dots, *view, scores, *_arguments(dots, direction, settings, turn > 0, QUERIES),
+                **tile_options(dots, stages=3, registers=96),
+            )  # fmt: skip
+        if any(ctx.needs_input_grad):
+            width = images.shape[2]
+            ctx.save_for_backward(dots, rows[:, :width], columns[:, :width], *views)
+            ctx.directions, ctx.settings = directions, settings
+        return scores
 
-    # The kernels, and the matrix products of the backward pass, read eight words at a time.
-    missing = -texts.shape[1] % 8
-    texts, token_mask = pad(texts, (0, 0, 0, missing)), pad(token_mask, (0, missing))
-    regions, words = (images, region_mask.contiguous()), (texts, token_mask.contiguous())
-    views: list[Tensor] = []
-    with torch.autocast(images.device.type, enabled=False):
-        for direction in directions:
-            (contexts, seen), (queries, looking) = (
-                (regions, words) if direction == "t2i" else (words, regions)
-            )
-            views += [contexts @ contexts.mT, seen, looking, torch.linalg.vector_norm(queries, dim=2)]
-        return Scores.apply(images, texts, tuple(directions), settings, *views)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        dots, rows, columns, *views = ctx.saved_tensors
+        grad = grad.contiguous()
+        scale = LARGEST_PULL / grad.abs().amax().clamp(min=1e-30)
+        grad_dots = torch.zeros_like(dots, dtype=torch.float16)
+        grad_views: list[Tensor | None] = []
+        for turn, direction in enumerate(ctx.directions):
+            view = views[4 * turn : 4 * turn + 4]
+            gram, *_, lengths = view
+            grid = _grid(view, QUERIES_BACK)
+            grad_gram = gram.new_empty(len(gram), grid[0] // len(gram), *gram.shape[1:])
+            grad_lengths = lengths.new_zeros(len(gram), *lengths.shape)
+            _score_backward[grid](
+                grad, scale, dots, *view, grad_dots, grad_gram, grad_lengths,
+                *_arguments(dots, direction, ctx.settings, turn > 0, QUERIES_BACK),
+                **tile_options(dots, stages=2, registers=128 if direction == "i2t" else None),
+            )  # fmt: skip
+            grad_views += [grad_gram.sum(1).div_(scale), None, None, grad_lengths.sum(0).div_(scale)]
+        matrix = grad_dots.view(len(rows), len(columns))
+        with torch.autocast(dots.device.type, enabled=False):
+            grad_images = wide_product(matrix, columns).div_(scale).view(*dots.shape[:2], -1)
+            grad_texts = wide_product(matrix.T, rows).div_(scale).view(*dots.shape[2:], -1)
+        return grad_images, grad_texts, None, None, *grad_views
 
 
-def rounded(
-    images: Tensor, texts: Tensor, exact: bool
-) -> tuple[Float[Tensor, "IM e"], Float[Tensor, "TN e"]]:
-    """Regions and words in float16, as rows of two matrices whose product has the products of the vectors.
+def _grid(view: Sequence[Tensor], queries: int) -> tuple[int]:
+    return (len(view[0]) * triton.cdiv(len(view[3]), queries),)
 
-    They begin with the rounded vectors. With `exact`, what was lost in rounding follows:
-    (a + a') (b + b') = a b + a' b + a b', where a' b' is less than float32 holds.
-    """
-    rows, columns = images.flatten(0, 1), texts.flatten(0, 1)
-    a, b = rows.half(), columns.half()
-    if not exact:
-        return a, b
-    return torch.cat([a, (rows - a).half(), a], 1), torch.cat([b, b, (columns - b).half()], 1)
+
+def _arguments(
+    dots: Tensor, direction: str, settings: AttentionSettings, add: bool, queries: int
+) -> tuple[float | str | None, ...]:
+    """The arguments of both kernels after their tensors."""
+    images, regions, texts, words = dots.shape
+    smooth, focus, lambda_lse = settings
+    sizes = images, texts, regions, words // 8, float(smooth), float(lambda_lse or 0)
+    return (
+        *sizes,
+        int(direction == "i2t"),
+        focus,
+        lambda_lse is not None,
+        add,
+        queries,
+        side(regions),
+        side(words),
+    )

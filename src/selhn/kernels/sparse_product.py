@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from selhn.kernels.gpu import fusable
+from selhn.ops.gpu import fusable
 
 PART = 64
 """How many columns of half-precision embeddings are widened at a time, to need no wide copy of all."""

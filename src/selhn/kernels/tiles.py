@@ -9,10 +9,10 @@ from torch.nn.functional import embedding_bag
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Products
-from selhn.kernels.gpu import fusable
 from selhn.kernels.statistics import STATISTICS, AnchorStatistics, Terms, label_images
 from selhn.kernels.tile_traversal import Embeddings, PerPair, TiledStatistics, arithmetic_of
 from selhn.kernels.torch_tiles import HALF
+from selhn.ops.gpu import fusable
 
 ALIGNED = 16
 """Fused kernels read embeddings whose width is a multiple of this."""

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.kernels.gpu import wide_product
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
+from selhn.ops.gpu import wide_product
 
 HALF = (torch.float16, torch.bfloat16)
 Reduced = dict[str, tuple[Tensor, Tensor | None]]

@@ -1,213 +1,296 @@
-"""The layers of a BERT: plain torch, and for short texts in half precision on a GPU a few kernels of our own.
+"""The Triton kernels of `transformer`; imported only where they run.
 
-    a = LayerNorm(x + dropout(attention(x) W_o + b_o))
-    y = LayerNorm(a + dropout(gelu(a W_i + b_i) W_2 + b_2))
-
-Captions are short: there the general attention kernels wait more than they work, and casts, biases and norms,
-each in a kernel of its own, take longer than the matrix products. The kernels here compute what
-`torch.autocast` would, and round less often; only the residual stream is in half precision too.
+Activations are read and written in half precision and worked on in float32. Dropout keeps a value whose 16
+random bits reach `threshold` and multiplies it by `scale`; the backward kernels read the same bits again.
+Whatever a bias, gamma or beta receives is summed over some rows in each program, and over the programs by
+another kernel.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
 import torch
-from jaxtyping import Bool, Float, Int16
+import triton
+import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
-from selhn.kernels.gpu import Aside, fusable, wide_product
-
-MOST_TOKENS = 64
-HEAD_WIDTHS = (16, 32, 64)
+Dropout = tuple[Tensor, int, float]
+"""Random bits, none of them where nothing is dropped; the threshold; the scale."""
+PROGRAMS = 264
+"""Of a backward pass over rows: two for every multiprocessor of an H200."""
 
 
-class LayerWeights(NamedTuple):
-    """Weights and biases of one layer, in the order of the computation; a weight is (out, in)."""
-
-    query: Tensor
-    query_bias: Tensor
-    key: Tensor
-    key_bias: Tensor
-    value: Tensor
-    value_bias: Tensor
-    project: Tensor
-    project_bias: Tensor
-    middle_gamma: Tensor
-    middle_beta: Tensor
-    inner: Tensor
-    inner_bias: Tensor
-    outer: Tensor
-    outer_bias: Tensor
-    gamma: Tensor
-    beta: Tensor
+@triton.jit
+def _dropout_factor(bits, at, inside, threshold, scale, DROP: tl.constexpr):
+    factor = 1.0
+    if DROP:
+        factor = tl.where(tl.load(bits + at, mask=inside, other=0).to(tl.int32) >= threshold, scale, 0.0)
+    return factor
 
 
-class LayerSettings(NamedTuple):
-    """What all layers share. The two probabilities of dropout are 0 outside of training."""
-
-    heads: int
-    eps: float
-    dropout: float
-    attention_dropout: float
-
-
-def transformer_layers(
-    states: Float[Tensor, "T N h"],
-    mask: Bool[Tensor, "T N"],
-    layers: Sequence[LayerWeights],
-    settings: LayerSettings,
-) -> Float[Tensor, "T N h"]:
-    """The states after all layers; no token attends to a masked one."""
-    if not _can_fuse(states, mask, layers, settings.heads):
-        for weights in layers:
-            states = _layer(states, mask, weights, settings)
-        return states
-    half = torch.get_autocast_dtype("cuda")
-    mask, x = mask.contiguous(), states.flatten(0, 1).to(half)
-    hidden, pairs = x.numel(), mask.shape[0] * settings.heads * mask.shape[1] ** 2
-    counts = [hidden * (settings.dropout > 0)] * 2 + [pairs * (settings.attention_dropout > 0)]
-    bits = _random_bits(sum(counts) * len(layers), x.device).view(len(layers), -1)
-    for weights, halves, drawn in zip(layers, _halves(layers, half), bits):
-        x = _FusedLayer.apply(x, mask, drawn.split(counts), settings, halves, *weights)
-    return x.view(states.shape)
+@triton.jit
+def _normalise(
+    x, bias, residual, bits, at, column, inside, width, eps, threshold, scale, DROP: tl.constexpr,
+):  # fmt: skip
+    """`dropout(x + bias) + residual` with mean 0 and variance 1, what it was divided by, and the dropout."""
+    factor = _dropout_factor(bits, at, inside, threshold, scale, DROP)
+    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(bias + column, mask=column < width, other=0.0)
+    value = value * factor + tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    value = tl.where(inside, value - tl.sum(value, axis=1)[:, None] / width, 0.0)
+    inverse = tl.rsqrt(tl.sum(value * value, axis=1)[:, None] / width + eps)
+    return value * inverse, inverse, factor
 
 
-def _layer(x: Tensor, mask: Tensor, w: LayerWeights, settings: LayerSettings) -> Tensor:
-    query, key, value = (
-        F.linear(x, weight, bias).unflatten(2, (settings.heads, -1)).transpose(1, 2)
-        for weight, bias in ((w.query, w.query_bias), (w.key, w.key_bias), (w.value, w.value_bias))
+@triton.jit
+def _add_norm(
+    x, bias, residual, gamma, beta, bits, y, rows, width, eps, threshold, scale,
+    DROP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    inside = (row < rows) & (column < width)
+    at = row * width + column
+    normal, _, _ = _normalise(x, bias, residual, bits, at, column, inside, width, eps, threshold, scale, DROP)
+    normal *= tl.load(gamma + column, mask=column < width, other=0.0)
+    normal += tl.load(beta + column, mask=column < width, other=0.0)
+    tl.store(y + at, normal, mask=inside)
+
+
+@triton.jit
+def _add_norm_backward(
+    dy, x, bias, residual, gamma, bits, dx, dresidual, sums, rows, width, eps, threshold, scale,
+    DROP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Every so many rows; `sums` receives this program's share for gamma, beta and bias."""
+    column = tl.arange(0, COLUMNS)[None, :]
+    slope = tl.load(gamma + column, mask=column < width, other=0.0)
+    dgamma = tl.zeros([ROWS, COLUMNS], tl.float32)
+    dbeta = tl.zeros([ROWS, COLUMNS], tl.float32)
+    dbias = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        inside = (row < rows) & (column < width)
+        at = row * width + column
+        grad = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        normal, inverse, factor = _normalise(
+            x, bias, residual, bits, at, column, inside, width, eps, threshold, scale, DROP
+        )
+        dgamma += grad * normal
+        dbeta += grad
+        grad *= slope
+        along = tl.sum(grad * normal, axis=1)[:, None] / width
+        grad = (grad - tl.sum(grad, axis=1)[:, None] / width - normal * along) * inverse
+        tl.store(dresidual + at, grad, mask=inside)
+        grad *= factor
+        tl.store(dx + at, grad, mask=inside)
+        dbias += grad
+    at = sums + tl.program_id(0) * 3 * width + tl.arange(0, COLUMNS)
+    tl.store(at, tl.sum(dgamma, axis=0), mask=tl.arange(0, COLUMNS) < width)
+    tl.store(at + width, tl.sum(dbeta, axis=0), mask=tl.arange(0, COLUMNS) < width)
+    tl.store(at + 2 * width, tl.sum(dbias, axis=0), mask=tl.arange(0, COLUMNS) < width)
+
+
+@triton.jit
+def _normal_below(value):
+    """The share of a normal distribution below a value, and its density there, within 1e-7.
+
+    By formula 7.1.26 of Abramowitz and Stegun, whose exponential is also that of the density.
+    """
+    decay = tl.exp(-0.5 * value * value)
+    t = 1 / (1 + 0.3275911 * 0.7071067811865476 * tl.abs(value))
+    tail = (
+        t
+        * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
+        * decay
     )
-    # Finite, so that a text without tokens gives numbers and not NaN.
-    hidden = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
-    context = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=hidden[:, None, None, :], dropout_p=settings.attention_dropout
-    )
-    projected = F.linear(context.transpose(1, 2).flatten(2), w.project, w.project_bias)
-    x = x + F.dropout(projected, settings.dropout, settings.dropout > 0)
-    x = F.layer_norm(x, x.shape[2:], w.middle_gamma, w.middle_beta, settings.eps)
-    outer = F.linear(F.gelu(F.linear(x, w.inner, w.inner_bias)), w.outer, w.outer_bias)
-    x = x + F.dropout(outer, settings.dropout, settings.dropout > 0)
-    return F.layer_norm(x, x.shape[2:], w.gamma, w.beta, settings.eps)
+    return tl.where(value < 0, tail, 1 - tail), 0.3989422804014327 * decay
 
 
-def _can_fuse(states: Tensor, mask: Tensor, layers: Sequence[LayerWeights], heads: int) -> bool:
-    if not (layers and fusable(states, mask) and torch.is_autocast_enabled("cuda")):
-        return False
-    widest = max(3 * states.shape[2], len(layers[0].inner))
-    return (
-        mask.shape[1] <= MOST_TOKENS
-        and states.shape[2] // heads in HEAD_WIDTHS
-        and 0 < mask.numel() * widest < 2**31  # the kernels count in 32 bits
-    )
+@triton.jit
+def _bias_gelu(x, bias, y, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    inside = (row < rows) & (column < width)
+    value = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(bias + column, mask=column < width, other=0.0)
+    below, _ = _normal_below(value)
+    tl.store(y + row * width + column, value * below, mask=inside)
 
 
-def _random_bits(count: int, device: torch.device) -> Int16[Tensor, " n"]:
-    """16 random bits each, from torch's own generator, drawn 64 at a time."""
-    words = torch.empty(-(-count // 4), dtype=torch.int64, device=device).random_(-(2**63), None)
-    return words.view(torch.int16)[:count]
+@triton.jit
+def _bias_gelu_backward(dy, x, bias, dx, sums, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A block of columns over every so many rows."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    shift = tl.load(bias + column, mask=column < width, other=0.0)
+    dbias = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        inside = (row < rows) & (column < width)
+        value = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32) + shift
+        below, density = _normal_below(value)
+        grad = tl.load(dy + row * width + column, mask=inside, other=0.0).to(tl.float32)
+        grad *= below + value * density
+        tl.store(dx + row * width + column, grad, mask=inside)
+        dbias += grad
+    at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(sums + tl.program_id(0) * width + at, tl.sum(dbias, axis=0), mask=at < width)
 
 
-@torch.no_grad()
-def _halves(layers: Sequence[LayerWeights], half: torch.dtype) -> list[tuple[Tensor, ...]]:
-    """Per layer in half precision: query, key and value as one matrix and bias, then the other matrices."""
-    copies, targets, sources = [], [], []
-    for w in layers:
-        qkv = w.query.new_empty(3 * len(w.query), w.query.shape[1], dtype=half)
-        qkv_bias = w.query.new_empty(3 * len(w.query), dtype=half)
-        others = [torch.empty_like(weight, dtype=half) for weight in (w.project, w.inner, w.outer)]
-        copies.append((qkv, qkv_bias, *others))
-        targets += [*qkv.chunk(3), *qkv_bias.chunk(3), *others]
-        sources += [
-            w.query,
-            w.key,
-            w.value,
-            w.query_bias,
-            w.key_bias,
-            w.value_bias,
-            w.project,
-            w.inner,
-            w.outer,
-        ]
-    torch._foreach_copy_(targets, sources)
-    return copies
+@triton.jit
+def _column_sums(parts, sums, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, count, ROWS):
+        part = first + tl.arange(0, ROWS)[:, None]
+        total += tl.load(parts + part * width + column, mask=(part < count) & (column < width), other=0.0)
+    at = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(sums + at, tl.sum(total, axis=0), mask=at < width)
 
 
-class _FusedLayer(torch.autograd.Function):
-    """One layer over the rows (R, h) of all texts: x -> y, with `bits` for its three dropouts."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        mask: Tensor,
-        bits: tuple[Tensor, Tensor, Tensor],
-        settings: LayerSettings,
-        halves: tuple[Tensor, ...],
-        *weights: Tensor,
-    ) -> Tensor:
-        from selhn.kernels import transformer_triton as kernels
-
-        w, (heads, heads_bias, project, inner, outer) = LayerWeights(*weights), halves
-        drops = _dropouts(bits, settings)
-        qkv = torch.addmm(heads_bias, x, heads.T)
-        context = kernels.attend(qkv, mask, settings.heads, drops[2])
-        projected = context @ project.T
-        a = kernels.add_norm(
-            projected, w.project_bias, x, w.middle_gamma, w.middle_beta, settings.eps, drops[0]
-        )
-        before = a @ inner.T
-        active = kernels.bias_gelu(before, w.inner_bias)
-        last = active @ outer.T
-        ctx.save_for_backward(
-            x, mask, *bits, *halves, *weights, qkv, context, projected, a, before, active, last
-        )
-        ctx.settings = settings
-        return kernels.add_norm(last, w.outer_bias, a, w.gamma, w.beta, settings.eps, drops[1])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        from selhn.kernels import transformer_triton as kernels
-
-        x, mask, *saved = ctx.saved_tensors
-        bits, (heads, _, project, inner, outer), saved = saved[:3], saved[3:8], saved[8:]
-        w, (qkv, context, projected, a, before, active, last) = LayerWeights(*saved[:16]), saved[16:]
-        settings, drops = ctx.settings, _dropouts(bits, ctx.settings)
-        # No later layer waits for the gradients of weights: they are computed beside those of the states.
-        aside = Aside()
-        dlast, da, norm = kernels.add_norm_backward(
-            dy.contiguous(), last, w.outer_bias, a, w.gamma, settings.eps, drops[1]
-        )
-        outer_grad, norm_sums = aside(lambda: (wide_product(dlast.T, active), kernels.column_sums(norm)))
-        dbefore, inner_bias = kernels.bias_gelu_backward(dlast @ outer, before, w.inner_bias)
-        inner_grad, inner_sums = aside(lambda: (wide_product(dbefore.T, a), kernels.column_sums(inner_bias)))
-        da.addmm_(dbefore, inner)
-        dprojected, dx, middle = kernels.add_norm_backward(
-            da, projected, w.project_bias, x, w.middle_gamma, settings.eps, drops[0]
-        )
-        project_grad, middle_sums = aside(
-            lambda: (wide_product(dprojected.T, context), kernels.column_sums(middle))
-        )
-        dqkv, qkv_bias = kernels.attend_backward(dprojected @ project, qkv, mask, settings.heads, drops[2])
-        qkv_grad, qkv_sums = aside(lambda: (wide_product(dqkv.T, x), kernels.column_sums(qkv_bias)))
-        dx.addmm_(dqkv, heads)
-        aside.join()
-        (query, key, value), (query_bias, key_bias, value_bias) = qkv_grad.chunk(3), qkv_sums.chunk(3)
-        (gamma, beta, outer_bias), (middle_gamma, middle_beta, project_bias) = (
-            norm_sums.chunk(3),
-            middle_sums.chunk(3),
-        )
-        grads = LayerWeights(
-            query, query_bias, key, key_bias, value, value_bias, project_grad, project_bias, middle_gamma, middle_beta,
-            inner_grad, inner_sums, outer_grad, outer_bias, gamma, beta,
-        )  # fmt: skip
-        return dx, None, None, None, None, *grads
+@triton.jit
+def _attention(q, k, mask, token, N, D: tl.constexpr):
+    """softmax(q k' / sqrt(D)) over the tokens that are there; over all of them where none is."""
+    present = tl.load(mask + token, mask=token < N, other=0) != 0
+    scores = tl.dot(q, tl.trans(k)) * (D**-0.5)
+    scores = tl.where(present[None, :], scores, -1e30)
+    scores = tl.where(token[None, :] < N, scores, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+    return weights / tl.sum(weights, axis=1)[:, None]
 
 
-def _dropouts(bits: Sequence[Tensor], settings: LayerSettings) -> list[tuple[Tensor, int, float]]:
-    """Of the first and last norm and the attention: random bits, the least that keeps, and the scale."""
-    chances = (settings.dropout, settings.dropout, settings.attention_dropout)
-    drawn = [(own, round(chance * 2**16)) for own, chance in zip(bits, chances)]
-    return [(own, dropped - 2**15, 2**16 / max(1, 2**16 - dropped)) for own, dropped in drawn]
+@triton.jit
+def _attend(
+    qkv, mask, bits, context, N, threshold, scale,
+    DROP: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """One head of one text."""
+    text, head, width = tl.program_id(0), tl.program_id(1), tl.num_programs(1) * D
+    token, unit = tl.arange(0, TOKENS), head * D + tl.arange(0, D)
+    inside = (token[:, None] < N) & (unit[None, :] < width)
+    at = (text * N + token)[:, None] * (3 * width) + unit[None, :]
+    q = tl.load(qkv + at, mask=inside, other=0.0)
+    k = tl.load(qkv + at + width, mask=inside, other=0.0)
+    v = tl.load(qkv + at + 2 * width, mask=inside, other=0.0)
+    weights = _attention(q, k, mask + text * N, token, N, D)
+    pair = ((text * tl.num_programs(1) + head) * N + token[:, None]) * N + token[None, :]
+    both = (token[:, None] < N) & (token[None, :] < N)
+    weights *= _dropout_factor(bits, pair, both, threshold, scale, DROP)
+    at = (text * N + token)[:, None] * width + unit[None, :]
+    tl.store(context + at, tl.dot(weights.to(v.dtype), v), mask=inside)
+
+
+@triton.jit
+def _attend_backward(
+    dcontext, qkv, mask, bits, dqkv, sums, N, threshold, scale,
+    DROP: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """One head of one text; `sums` receives the text's share for the three biases."""
+    text, head, width = tl.program_id(0), tl.program_id(1), tl.num_programs(1) * D
+    token, unit = tl.arange(0, TOKENS), head * D + tl.arange(0, D)
+    inside = (token[:, None] < N) & (unit[None, :] < width)
+    at = (text * N + token)[:, None] * (3 * width) + unit[None, :]
+    q = tl.load(qkv + at, mask=inside, other=0.0)
+    k = tl.load(qkv + at + width, mask=inside, other=0.0)
+    v = tl.load(qkv + at + 2 * width, mask=inside, other=0.0)
+    grad = tl.load(dcontext + (text * N + token)[:, None] * width + unit[None, :], mask=inside, other=0.0)
+    weights = _attention(q, k, mask + text * N, token, N, D)
+    pair = ((text * tl.num_programs(1) + head) * N + token[:, None]) * N + token[None, :]
+    both = (token[:, None] < N) & (token[None, :] < N)
+    factor = _dropout_factor(bits, pair, both, threshold, scale, DROP)
+    dv = tl.dot(tl.trans((weights * factor).to(v.dtype)), grad)
+    dweights = tl.dot(grad, tl.trans(v)) * factor
+    dscores = weights * (dweights - tl.sum(weights * dweights, axis=1)[:, None]) * (D**-0.5)
+    dscores = dscores.to(q.dtype)
+    dq = tl.dot(dscores, k)
+    dk = tl.dot(tl.trans(dscores), q)
+    tl.store(dqkv + at, dq, mask=inside)
+    tl.store(dqkv + at + width, dk, mask=inside)
+    tl.store(dqkv + at + 2 * width, dv, mask=inside)
+    share = sums + text * 3 * width + unit
+    tl.store(share, tl.sum(dq, axis=0))
+    tl.store(share + width, tl.sum(dk, axis=0))
+    tl.store(share + 2 * width, tl.sum(dv, axis=0))
+
+
+def _norm_block(width: int) -> tuple[int, int]:
+    """Rows and columns of a block: whole rows, about 4096 values."""
+    columns = triton.next_power_of_2(width)
+    return max(1, 4096 // columns), columns
+
+
+def add_norm(
+    x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, eps: float, drop: Dropout
+) -> Tensor:
+    """`LayerNorm(dropout(x + bias) + residual)` of rows (R, h)."""
+    y = torch.empty_like(x)
+    rows, columns = _norm_block(x.shape[1])
+    _add_norm[(triton.cdiv(len(x), rows),)](
+        x, bias, residual, gamma, beta, drop[0], y, *x.shape, eps, *drop[1:], drop[0].numel() > 0, rows, columns,
+        num_warps=4,
+    )  # fmt: skip
+    return y
+
+
+def add_norm_backward(
+    dy: Tensor, x: Tensor, bias: Tensor, residual: Tensor, gamma: Tensor, eps: float, drop: Dropout
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x and of the residual (R, h), and parts (P, 3h) of those of gamma, beta and the bias."""
+    dx, dresidual = torch.empty_like(x), torch.empty_like(x)
+    rows, columns = _norm_block(x.shape[1])
+    programs = min(PROGRAMS, triton.cdiv(len(x), rows))
+    parts = torch.empty(programs, 3 * x.shape[1], device=x.device)
+    _add_norm_backward[(programs,)](
+        dy, x, bias, residual, gamma, drop[0], dx, dresidual, parts, *x.shape, eps, *drop[1:], drop[0].numel() > 0,
+        rows, columns, num_warps=4,
+    )  # fmt: skip
+    return dx, dresidual, parts
+
+
+def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
+    """`gelu(x + bias)` of rows (R, h)."""
+    y = torch.empty_like(x)
+    _bias_gelu[(triton.cdiv(len(x), 16), triton.cdiv(x.shape[1], 128))](x, bias, y, *x.shape, 16, 128)
+    return y
+
+
+def bias_gelu_backward(dy: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of x (R, h), and parts (P, h) of that of the bias."""
+    dx = torch.empty_like(x)
+    blocks = triton.cdiv(x.shape[1], 128)
+    programs = min(triton.cdiv(4 * PROGRAMS, blocks), triton.cdiv(len(x), 16))
+    parts = torch.empty(programs, x.shape[1], device=x.device)
+    _bias_gelu_backward[(programs, blocks)](dy, x, bias, dx, parts, *x.shape, 16, 128)
+    return dx, parts
+
+
+def attend(qkv: Tensor, mask: Tensor, heads: int, drop: Dropout) -> Tensor:
+    """The values (T * N, h) that every token gathers from its text (T, N), all heads side by side."""
+    texts, tokens = mask.shape
+    block = max(16, triton.next_power_of_2(tokens))
+    width = qkv.shape[1] // 3
+    context = torch.empty(len(qkv), width, dtype=qkv.dtype, device=qkv.device)
+    _attend[(texts, heads)](
+        qkv, mask, drop[0], context, tokens, *drop[1:], drop[0].numel() > 0, width // heads, block,
+        num_warps=max(2, block // 16),
+    )  # fmt: skip
+    return context
+
+
+def attend_backward(
+    dcontext: Tensor, qkv: Tensor, mask: Tensor, heads: int, drop: Dropout
+) -> tuple[Tensor, Tensor]:
+    """The gradient of qkv (T * N, 3h), and parts (T, 3h) of its sum over all rows."""
+    texts, tokens = mask.shape
+    block = max(16, triton.next_power_of_2(tokens))
+    dqkv = torch.empty_like(qkv)
+    parts = torch.empty(texts, qkv.shape[1], device=qkv.device)
+    _attend_backward[(texts, heads)](
+        dcontext, qkv, mask, drop[0], dqkv, parts, tokens, *drop[1:], drop[0].numel() > 0,
+        qkv.shape[1] // 3 // heads, block, num_warps=max(2, block // 16),
+    )  # fmt: skip
+    return dqkv, parts
+
+
+def column_sums(parts: Tensor) -> Tensor:
+    """The sum (C) of a few rows (P, C), always in the same order."""
+    sums = torch.empty(parts.shape[1], device=parts.device)
+    _column_sums[(triton.cdiv(parts.shape[1], 16),)](parts, sums, *parts.shape, 256, 16)
+    return sums

@@ -1,52 +1,53 @@
-"""Words masked, replaced and deleted at random: some thirty small functions of the tokens, or one kernel."""
-
-from typing import NamedTuple
+"""The Triton kernel of `words`; imported only where it runs."""
 
 import torch
-from jaxtyping import Bool, Float, Int
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from selhn.kernels.gpu import fusable
+from selhn.ops.words import WordChanges
 
 
-class WordChanges(NamedTuple):
-    """A word is masked if its draw is below `masked`, else replaced below `replaced`, else deleted below `deleted`."""
+@triton.jit
+def _larger(first, second):
+    return tl.maximum(first, second)
 
-    special: Bool[Tensor, " V"]
-    """Ids that never change."""
-    inner: Bool[Tensor, " V"]
-    """Ids that continue a word."""
-    ordinary: Int[Tensor, " W"]
-    """Ids that may replace a word."""
-    mask_id: int
-    pad_id: int
-    masked: float
-    replaced: float
-    deleted: float
+
+@triton.jit(do_not_specialize=["N", "mask_id", "pad_id"])
+def _change_words(
+    tokens, mask, draws, chosen, special, inner, ordinary, changed, kept_mask, N, mask_id, pad_id,
+    masked, replaced, deleted, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """One text."""
+    row = tl.program_id(0).to(tl.int64) * N
+    position = tl.arange(0, COLUMNS)
+    inside = position < N
+    token = tl.load(tokens + row + position, inside, 0)
+    real = tl.load(mask + row + position, inside, 0) != 0
+    first_piece = tl.where(tl.load(inner + token, inside, 0) != 0, 0, position)
+    fate = tl.load(draws + row + tl.associative_scan(first_piece, 0, _larger), inside, 1.0)
+    fate = tl.where((tl.load(special + token, inside, 0) != 0) | ~real, 1.0, fate)
+    other = tl.load(ordinary + tl.load(chosen + row + position, inside, 0), inside, 0)
+    token = tl.where(fate < masked, mask_id, tl.where(fate < replaced, other, token))
+    kept = real & ~((fate >= replaced) & (fate < deleted))
+    place = tl.cumsum(kept.to(tl.int32), 0) - 1
+    count = tl.sum(kept.to(tl.int32), 0)
+    tl.store(changed + row + place, token, kept)
+    tl.store(changed + row + position, pad_id, inside & (position >= count))
+    tl.store(kept_mask + row + position, position < count, inside)
 
 
 def change_words(
-    tokens: Int[Tensor, "T N"],
-    mask: Bool[Tensor, "T N"],
-    draws: Float[Tensor, "T N"],
-    chosen: Int[Tensor, "T N"],
-    how: WordChanges,
-) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-    """The changed tokens and their mask; what follows a deleted word moves left.
-
-    The pieces of a word share the draw of its first. `chosen` are the places in `how.ordinary` of what
-    would replace each token.
-    """
-    if fusable(tokens, mask, draws, chosen) and tokens.numel() > 0:
-        from selhn.kernels.words_triton import change_words as fused
-
-        return fused(tokens, mask, draws, chosen, how)
-    position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    first_piece = position.masked_fill(how.inner[tokens], 0).cummax(1).values
-    fate = draws.gather(1, first_piece).masked_fill(how.special[tokens] | ~mask, 1.0)
-    changed = torch.where(fate < how.replaced, how.ordinary[chosen], tokens)
-    changed = changed.masked_fill(fate < how.masked, how.mask_id)
-    kept = mask & ~((fate >= how.replaced) & (fate < how.deleted))
-    order = kept.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
-    kept = kept.gather(1, order)
-    return changed.gather(1, order).masked_fill(~kept, how.pad_id).to(tokens.dtype), kept
+    tokens: Tensor, mask: Tensor, draws: Tensor, chosen: Tensor, how: WordChanges
+) -> tuple[Tensor, Tensor]:
+    """`selhn.ops.change_words`."""
+    texts, size = tokens.shape
+    given = [
+        tensor.contiguous() for tensor in (tokens, mask, draws, chosen, how.special, how.inner, how.ordinary)
+    ]
+    changed, kept = torch.empty_like(given[0]), torch.empty_like(given[1])
+    _change_words[(texts,)](
+        *given, changed, kept, size, how.mask_id, how.pad_id, how.masked, how.replaced, how.deleted,
+        triton.next_power_of_2(size), num_warps=1,
+    )  # fmt: skip
+    return changed, kept

@@ -26,8 +26,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from selhn.kernels import in_half_precision
-from selhn.layers import Fragments, chunks, score_in_blocks, unit
 from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import (
     CrossAttention,
@@ -38,6 +36,7 @@ from selhn.models.cross_attention import (
     WordEncoder,
     pair_by_pair,
 )
+from selhn.ops import Fragments, chunks, in_half_precision, score_in_blocks, unit
 
 # Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**22

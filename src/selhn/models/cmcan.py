@@ -20,9 +20,15 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from selhn.kernels import LinearWeights, attended_nodes, node_precision
-from selhn.layers import (
+from selhn.models.builders import builder, xavier
+from selhn.models.cross_attention import CrossAttention, Scores, SelfAttentionPool, Side, Unpadded
+from selhn.models.scan import attended, shown_attention
+from selhn.models.sgraf import GraphReasoning, SimilaritySettings, with_pooling
+from selhn.ops import (
     Fragments,
+    LinearWeights,
+    attended_nodes,
+    node_precision,
     products,
     projected_differences,
     score_in_blocks,
@@ -30,10 +36,6 @@ from selhn.layers import (
     unit,
     unit_attention,
 )
-from selhn.models.builders import builder, xavier
-from selhn.models.cross_attention import CrossAttention, Scores, SelfAttentionPool, Side, Unpadded
-from selhn.models.scan import attended, shown_attention
-from selhn.models.sgraf import GraphReasoning, SimilaritySettings, with_pooling
 
 
 class NeighbourPool(SelfAttentionPool):

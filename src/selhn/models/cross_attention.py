@@ -10,9 +10,9 @@ from torch.nn.functional import pad
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
-from selhn.layers import Fragments, WordGRU, unit
 from selhn.models.builders import WordSettings, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
+from selhn.ops import Fragments, WordGRU, unit
 from selhn.text import Tokenizer
 
 Unpadded: TypeAlias = Sequence[Float[Tensor, "_ d"]]

@@ -24,12 +24,11 @@ from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.base.word_vectors import read_word_vectors
-from selhn.kernels import side_by_side
-from selhn.layers import unit
 from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import RegionEncoder, SelfAttentionPool, WordEncoder
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
 from selhn.models.vse import dot_scores
+from selhn.ops import side_by_side, unit
 
 CONSENSUS_SHARE = 0.05
 """Share of the consensus in a score; the rest comes from the fused vectors."""

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from selhn.layers import mean_of, unit
 from selhn.models.builders import Words, builder, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.vse import dot_scores
+from selhn.ops import mean_of, unit
 
 
 class DeViSE(AbstractMatcher):

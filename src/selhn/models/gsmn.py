@@ -20,11 +20,18 @@ from torch.nn.functional import cosine_similarity, linear
 from torch.nn.utils.parametrizations import weight_norm
 
 from selhn.base.errors import SelhnError
-from selhn.kernels import half_precision
-from selhn.layers import Fragments, block_cosines, products, score_in_blocks, softmax_attention, turned
 from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, RegionEncoder, Scores, Side, Unpadded, WordEncoder
 from selhn.models.scan import attended, shown_attention
+from selhn.ops import (
+    Fragments,
+    block_cosines,
+    half_precision,
+    products,
+    score_in_blocks,
+    softmax_attention,
+    turned,
+)
 
 # Official: every neighbour carries the node's own matching vector, so that sum_j e_ij m_j is m_i times a number: 1 for
 # words (dense and sparse are one function, and kernels of words cancel), sum_j e_ijk for regions, where e is normalised

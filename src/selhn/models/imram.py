@@ -23,21 +23,23 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, linear
 
 from selhn.base.errors import SelhnError
-from selhn.kernels import memory_precision, memory_products, remembered
-from selhn.layers import (
+from selhn.models.builders import WordSettings, builder
+from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
+from selhn.models.scan import Direction, attended
+from selhn.ops import (
     Fragments,
     chunks,
     fragment_mean,
     is_ragged,
+    memory_precision,
+    memory_products,
     products,
+    remembered,
     score_in_blocks,
     softmax_attention,
     unit,
     weighted_cosines,
 )
-from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
-from selhn.models.scan import Direction, attended
 
 # Bytes of memories processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**24

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.types import SIDE_INPUTS, Batch, Match
-from selhn.kernels import side_by_side
 from selhn.models.saved import write_folder
+from selhn.ops import side_by_side
 from selhn.text import Tokenizer, check_texts
 
 Regions = Float[Tensor, "I M F"]

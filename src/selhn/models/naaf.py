@@ -25,21 +25,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.kernels import ThresholdRule, collected_words, learnt_thresholds, mined_words, walk_texts
-from selhn.layers import (
-    Fragments,
-    attended_squares,
-    attention_weights,
-    chunks,
-    fragment_mean,
-    log_mask,
-    products,
-    score_in_blocks,
-    softmax_attention,
-)
 from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, with_head
 from selhn.models.scan import attended
+from selhn.ops import (
+    Fragments,
+    ThresholdRule,
+    attended_squares,
+    attention_weights,
+    chunks,
+    collected_words,
+    fragment_mean,
+    learnt_thresholds,
+    log_mask,
+    mined_words,
+    products,
+    score_in_blocks,
+    softmax_attention,
+    walk_texts,
+)
 
 # Bytes of products processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**20

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.base.tensor_files import check_fits, check_sizes, read_checkpoint
-from selhn.layers import bert_weights
-from selhn.layers.bert import bert_config
 from selhn.models import MODELS, AbstractMatcher, create_model
 from selhn.models.authors_layouts import AXES, BERT_AXES, LAYOUTS, AuthorsLayout
 from selhn.models.vse import VSE
+from selhn.ops.bert import bert_config, bert_weights
 
 MOST_SPARED = 2**28
 """Weights that a model may have beyond those in the file, which may hold only one side."""

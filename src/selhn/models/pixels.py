@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle
 
 from selhn.base.errors import NotFound, SelhnError, needs
-from selhn.layers.bert_encoder import BertConfig, BertEncoder
 from selhn.models.builders import BertSettings, builder
 from selhn.models.matcher import RegionMask, Regions
 from selhn.models.vse import MLP_ORDER, VSE, ImageEncoder, TextEncoder, with_words
+from selhn.ops.bert_encoder import BertConfig, BertEncoder
 
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
 """Settings of a transformer that is trained from scratch on some thousand pairs."""

@@ -12,19 +12,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, leaky_relu
 
-from selhn.kernels import AttentionSettings, attention_scores, can_attend
-from selhn.layers import (
+from selhn.models.builders import WordSettings, builder
+from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
+from selhn.ops import (
+    AttentionSettings,
     Focus,
     Fragments,
     attended_cosines,
+    attention_scores,
     attention_weights,
+    can_attend,
     fragment_mean,
     products,
     score_in_blocks,
     turned,
 )
-from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
 
 Direction = Literal["t2i", "i2t"]
 """Which side attends to the other: words to regions, or regions to words."""

@@ -19,19 +19,6 @@ from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError
-from selhn.kernels import LinearWeights, can_reason, compared_nodes, node_precision, reasoned
-from selhn.layers import (
-    Fragments,
-    attention_weights,
-    is_ragged,
-    joined,
-    over_ranks,
-    projected_differences,
-    ranks_of,
-    score_in_blocks,
-    unit,
-    unit_attention,
-)
 from selhn.models.builders import WordSettings, builder, xavier
 from selhn.models.cross_attention import (
     CrossAttention,
@@ -43,6 +30,23 @@ from selhn.models.cross_attention import (
     WordEncoder,
 )
 from selhn.models.scan import attended
+from selhn.ops import (
+    Fragments,
+    LinearWeights,
+    attention_weights,
+    can_reason,
+    compared_nodes,
+    is_ragged,
+    joined,
+    node_precision,
+    over_ranks,
+    projected_differences,
+    ranks_of,
+    reasoned,
+    score_in_blocks,
+    unit,
+    unit_attention,
+)
 
 Nodes = Float[Tensor, "I T X s"]
 NodeMask = Bool[Tensor, "T X"]

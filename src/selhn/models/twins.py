@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Batch, Match
-from selhn.kernels import side_by_side
-from selhn.layers import Fragments
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens
 from selhn.models.vse import dot_scores
+from selhn.ops import Fragments, side_by_side
 
 
 class Twins(AbstractMatcher):

@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.layers import GPO, MLP, Bert, MLPOrder, WordGRU, bert_tokenizer, unit
 from selhn.models.builders import BertSettings, WordSettings, builder, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
+from selhn.ops import GPO, MLP, MLPOrder, WordGRU, unit
+from selhn.ops.bert import Bert, bert_tokenizer
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]

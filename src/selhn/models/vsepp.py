@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selhn.layers import last_states, mean_of, unit, word_embedding
 from selhn.models.builders import WordSettings, builder, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.vse import dot_scores
+from selhn.ops import last_states, mean_of, unit, word_embedding
 
 _NUMBERS_AT_ONCE = 2**26
 

@@ -3,7 +3,7 @@
     x = FC(regions);  x <- x + BN(W (theta(x) phi(x)' / M) g(x)), four times;  x <- x normalised
     image = unit(BN(GRU over the regions at the last one));  text = unit(GRU over the words at the last one)
 
-In training a captioner (`layers/captioner.py`) predicts the text from the regions x; its loss is added.
+In training a captioner (`captioner.py`) predicts the text from the regions x; its loss is added.
 """
 
 from typing import Literal
@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.types import Batch, Match
-from selhn.kernels import side_by_side
-from selhn.layers import Captioner, last_states, look_up, masked_batch_norm, unit, word_embedding
 from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.captioner import Captioner
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.vse import dot_scores
+from selhn.ops import last_states, look_up, masked_batch_norm, side_by_side, unit, word_embedding
 
 NormOver = Literal["regions", "features"]
 """What the norm of regions (M, d) runs over: the M numbers of a feature, or the d numbers of a region."""

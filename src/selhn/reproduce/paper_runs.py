@@ -20,8 +20,8 @@ from selhn.base.names import did_you_mean
 from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
-from selhn.layers import Bert
 from selhn.models import MODELS, AbstractMatcher
+from selhn.ops.bert import Bert
 from selhn.reproduce.run_processes import outcomes
 from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder, environment

@@ -13,9 +13,9 @@ from selhn.base.errors import SelhnError
 from selhn.data import Features, Split
 from selhn.eval import Metrics, recall, require_width, score_split
 from selhn.eval.encoded import encode_split
-from selhn.layers import Fragments
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import taken_side
+from selhn.ops import Fragments
 from selhn.search.index import Index
 from selhn.search.items import Hit, split_ids
 from selhn.search.where import Where

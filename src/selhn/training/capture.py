@@ -16,7 +16,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.ranks import Ranks
 from selhn.data import Pairs, Step
 from selhn.data.steps import seed_for
-from selhn.kernels.gpu import own_stream
+from selhn.ops.gpu import own_stream
 from selhn.training.log import Numbers
 
 Compute = Callable[[Pairs, int], dict[str, Tensor]]

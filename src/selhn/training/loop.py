@@ -22,10 +22,10 @@ from selhn.base.ranks import Ranks, joined, local_device
 from selhn.data import Data, with_noise
 from selhn.diagnose import diagnose, make_alarm, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
-from selhn.layers import synced
 from selhn.losses import LOSSES, AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
+from selhn.ops import synced
 from selhn.runs import Results, RunFolder
 from selhn.training.average import WeightAverage
 from selhn.training.capture import recording_stream

@@ -12,11 +12,11 @@ from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
-from selhn.kernels import side_by_side
 from selhn.losses import AbstractLoss, Learns
 from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
+from selhn.ops import side_by_side
 from selhn.training.adamw import AdamW
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig

@@ -3,7 +3,7 @@ import torch
 
 from selhn.data import DenseFeatures, Split
 from selhn.eval import encode_split, score_split
-from selhn.layers import Fragments, unit
+from selhn.ops import Fragments, unit
 from selhn.training.protocols.offline import hardest_negatives, one_vector, texts_of_images
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.tensor_files import NothingDrawn, check_fits, read_tensors
 from selhn.data import Projection
-from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
+from selhn.ops.bert import MINILM
 from selhn.search.fit import FIT_FILE, Fit
 
 READY = "ready"

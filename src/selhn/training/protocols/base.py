@@ -23,10 +23,10 @@ from selhn.base.ranks import Ranks, Shares
 from selhn.base.types import Batch, Match, Products
 from selhn.data import Batches, Data, Pairs
 from selhn.kernels import MAXIMA, STATISTICS, Terms
-from selhn.layers import Fragments, remembering_nothing
 from selhn.losses import AbstractLoss, Scheduled
 from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch
 from selhn.models.matcher import trains_on_more
+from selhn.ops import Fragments, remembering_nothing
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
 

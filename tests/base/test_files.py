@@ -59,11 +59,10 @@ def test_where_the_file_system_has_no_locks_work_continues(tmp_path, monkeypatch
         assert (tmp_path / LOCK_FILE).exists()
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_file_is_replaced_in_one_step(tmp_path, monkeypatch, durable):
+def test_a_file_is_replaced_in_one_step(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
-    write_whole(path, "old", durable)
-    write_whole(path, b"new", durable)
+    write_whole(path, "old")
+    write_whole(path, b"new")
     assert path.read_text() == "new"
 
     def fail(*names):
@@ -71,7 +70,7 @@ def test_a_file_is_replaced_in_one_step(tmp_path, monkeypatch, durable):
 
     monkeypatch.setattr(files.os, "replace", fail)
     with pytest.raises(OSError, match="No space"):
-        write_whole(path, "newer", durable)
+        write_whole(path, "newer")
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("a.json", "new")]
 
 

@@ -25,6 +25,10 @@ class Damaged(SelhnError):
     """A file that is not what was written: cut off, changed, or of another version."""
 
 
+class Linked(Damaged):
+    """A link, pipe or device in a folder that may come from elsewhere, where only files and folders are opened."""
+
+
 class Outdated(SelhnError):
     """An index built by an earlier version of a shipped model; it can be rebuilt from the pictures."""
 

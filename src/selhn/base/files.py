@@ -1,23 +1,40 @@
-"""Files and folders that appear whole or not at all, and one writer at a time."""
+"""How the project writes: files and folders that appear whole or not at all, and one writer at a time.
+
+A run, a model, an index, embeddings or scores may come from someone else, with links planted inside. **No link in such
+a folder is followed, to read, to write or to remove.** Whoever opens one calls `refuse_links`. A whole file is written
+by `write_whole`, one that grows is opened by `open_in_place`, and a folder is filled by `new_folder`, whose block may
+write as it likes: nobody else has put anything there. The folder that the user names may itself be a link.
+"""
 
 import ctypes
 import errno
 import json
 import os
 import platform
+import re
+import secrets
 import shutil
+import stat
 import sys
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from selhn.base.errors import Locked, SelhnError
+from selhn.base.errors import Linked, Locked, SelhnError
 
 LOCK_FILE = "lock"
 FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 SQLITE_FULL = 13
+PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
+"""The hidden names under which `write_whole` writes; nobody can guess one."""
+ABANDONED = 3600
+"""Seconds after which a file of such a name belongs to a process that was killed."""
+# Windows has neither the first two, nor files that are opened as bytes without the third.
+_AS_IT_IS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 def cache_folder() -> Path:
@@ -25,24 +42,81 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn"
 
 
-def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None:
-    """Replace a file in one step: a reader finds all of the old content or all of the new.
+def refuse_links(folder: Path, names: Iterable[str] | None = None, deep: bool = True) -> None:
+    """Refuse a folder in which some entries, by default all, are links, pipes, devices or sockets.
 
-    With `durable` the new content is on the disk, not only in the system's cache, before the old is removed.
+    With `deep`, nothing below these entries may be one either. Missing entries are fine.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    for path in (folder / name for name in (_entries(folder) if names is None else names)):
+        try:
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if stat.S_ISLNK(mode):
+            raise Linked(
+                f"{path} is a link, and links in such a folder are not followed: put what it names in its place "
+                "(cp -rL copies a folder that way), or remove it"
+            )
+        if stat.S_ISDIR(mode):
+            if deep:
+                refuse_links(path)
+        elif not stat.S_ISREG(mode):
+            raise Linked(f"{path} is a pipe, a device or a socket, not a file or a folder: remove it")
+
+
+def _entries(folder: Path) -> list[str]:
     try:
-        with partial.open("wb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
+    """Replace a file in one step: a reader finds all of the old content or all of the new, also after a power cut.
+
+    `content` may be a function that fills the file. A link of that name is replaced, not followed.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with os.fdopen(
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666), "wb"
+        ) as file:
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, os.fspath(partial)):
+            # A full disk names no file, and nobody knows the hidden one.
+            error.filename, error.filename2 = os.fspath(path), None
         raise
-    if durable:
-        sync_folder(path.parent)
+    sync_folder(path.parent)
+    _remove_abandoned(path.parent)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left in a folder while they wrote; anything younger may still be written."""
+    with suppress(OSError):  # another process removes it too
+        for path in (folder / name for name in _entries(folder) if PARTIAL.fullmatch(name)):
+            if time.time() - path.lstat().st_mtime > ABANDONED:
+                path.unlink()
+
+
+def open_in_place(path: Path) -> BinaryIO:
+    """A file to read and to change, or to append to; made if it is missing. No other name may lead to it."""
+    refuse_links(path.parent, [path.name])
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | _AS_IT_IS, 0o666), "r+b")
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        file.close()
+        raise Linked(
+            f"{path} is the same file as another one elsewhere (a hard link): put a copy in its place"
+        )
+    return file
 
 
 def is_disk_full(error: BaseException | None) -> bool:
@@ -82,7 +156,7 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
     Everything is on the disk before it gets its name. With `replace` an existing folder is replaced: files
     with these names are removed, all others move to the new folder.
     """
-    path = path.absolute()
+    path = path.resolve()
     settle(path, replace)
     is_empty = replace_empty and path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (replace and path.is_dir()):
@@ -109,11 +183,29 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
 
 
 def settle(path: Path, replace: Collection[str] = ()) -> None:
-    """Finish or remove what a killed process left behind while it was writing a folder with `new_folder`."""
-    if _hidden(path.absolute()).is_dir():
+    """Finish or remove what a killed process left behind while it was writing a folder with `new_folder`.
+
+    For writers: `whole_folder` finds the same content without changing anything.
+    """
+    path = path.resolve()
+    if os.path.lexists(_hidden(path)):
         # A process that is still running finishes it itself; on a read-only disk it stays.
-        with suppress(Locked, OSError), _workshop(path.absolute(), replace):
+        with suppress(Locked, OSError), _workshop(path, replace):
             pass
+
+
+def whole_folder(path: Path) -> Path:
+    """Where the content of a folder is that `new_folder` writes: in `path`, or, after a kill between two renames, in
+    the complete copy beside it. Changes nothing.
+    """
+    hidden = _hidden(path.absolute())
+    if os.path.lexists(path) or not os.path.lexists(hidden):
+        return path
+    _require_own(hidden)
+    _, ready, previous = (hidden / name for name in _STAGES)
+    if not previous.exists():
+        return path
+    return ready if ready.exists() else previous
 
 
 _STAGES = ("new", "ready", "previous")
@@ -123,10 +215,17 @@ def _hidden(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
+def _require_own(hidden: Path) -> None:
+    """Refuse a hidden folder that leads elsewhere: what is in it is moved and removed."""
+    refuse_links(hidden.parent, [hidden.name], deep=False)
+    refuse_links(hidden, [*_STAGES, LOCK_FILE], deep=False)
+
+
 @contextmanager
 def _workshop(path: Path, replace: Collection[str]) -> Iterator[Path]:
     """The hidden folder in which one process at a time makes `path`."""
     hidden = _hidden(path)
+    _require_own(hidden)
     hidden.mkdir(exist_ok=True)
     with ExitStack() as unlocked, writing(hidden):
         unlocked.callback(_remove, hidden)
@@ -172,6 +271,7 @@ def writing(folder: Path, meanwhile: str = "", wait: float = 0.0, name: str = LO
     file only tells people who holds it.
     """
     path = folder / name
+    open_in_place(path).close()  # refuses a link before anything locks or empties the file
     lock = FileLock(path)
     try:
         lock.acquire(timeout=wait)
@@ -183,7 +283,10 @@ def writing(folder: Path, meanwhile: str = "", wait: float = 0.0, name: str = LO
         pass
     try:
         with suppress(OSError):  # Windows does not let anyone write a locked file
-            path.write_text(json.dumps({"process": os.getpid(), "host": platform.node()}), encoding="utf-8")
+            holder = json.dumps({"process": os.getpid(), "host": platform.node()})
+            with open_in_place(path) as file:
+                file.truncate()
+                file.write(holder.encode())
         yield
     finally:
         lock.release()

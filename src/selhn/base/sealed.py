@@ -25,7 +25,7 @@ def seal(folder: Path, names: Iterable[str]) -> None:
     text = json.dumps(
         {"format": FORMAT, _OWN_CHECKSUM: {name: digest_file(folder / name) for name in found}}, indent=1
     )
-    write_whole(folder / CHECKSUMS_FILE, f"{text}\n", durable=True)
+    write_whole(folder / CHECKSUMS_FILE, f"{text}\n")
 
 
 def verify(folder: Path, names: Iterable[str], what_to_do: str, required: bool = True) -> None:
@@ -53,7 +53,7 @@ def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file; the new one includes its own checksum."""
     content = {**content, "format": FORMAT}
     text = json.dumps({**content, _OWN_CHECKSUM: _digest_of(content)}, indent=1)
-    write_whole(path, f"{text}\n", durable=True)
+    write_whole(path, f"{text}\n")
 
 
 def read_sealed_json(path: Path, what_to_do: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def read_sealed_json(path: Path, what_to_do: str) -> dict[str, Any]:
 
 def write_sealed_text(path: Path, text: str) -> None:
     """Replace a text file in which lines starting with # are comments; its first line is its checksum."""
-    write_whole(path, f"{_FIRST_LINE}{hashlib.sha256(text.encode()).hexdigest()}\n{text}", durable=True)
+    write_whole(path, f"{_FIRST_LINE}{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
 
 
 def read_sealed_text(path: Path, what_to_do: str) -> str:

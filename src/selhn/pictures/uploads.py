@@ -25,7 +25,7 @@ def uploaded(root: Path, content: bytes, kind: str) -> Iterator[Path]:
     is_new = not path.exists()
     try:
         if is_new or path.read_bytes() != content:  # an older version may have left a part of it
-            write_whole(path, content, durable=True)
+            write_whole(path, content)
         yield path
     except BaseException:
         if is_new:

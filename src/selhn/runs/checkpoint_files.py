@@ -62,7 +62,7 @@ def write_checkpoint(
             (partial / CONTENT).write_text(text, encoding="utf-8")
             seal(partial, FILES)
         verify(path, FILES, "reading it back gave other data than was written")
-        write_whole(folder / "latest", f"{name}\n", durable=True)
+        write_whole(folder / "latest", f"{name}\n")
     except (OSError, SafetensorError) as error:
         raise OSError(
             f"the checkpoint {path} could not be written ({error}): free some disk space and resume; "

@@ -77,7 +77,7 @@ class Shards:
         (folder / "inputs").mkdir(parents=True, exist_ok=True)
         for number, entries in enumerate(shards):
             text = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
-            write_whole(folder / "inputs" / f"inputs_{number}.jsonl", text, durable=True)
+            write_whole(folder / "inputs" / f"inputs_{number}.jsonl", text)
             digests.append(hashlib.sha256(text).hexdigest())
             pictures += sum(entry.get("rows", 1) for entry in entries)
         if pictures == 0:

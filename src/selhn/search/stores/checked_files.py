@@ -89,7 +89,7 @@ def write_checked_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file in one step by another that has its own checksum."""
     whole = {**content, CHECKSUM: _checksum(content)}
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1)
-    write_whole(path, f"{text}\n", durable=True)
+    write_whole(path, f"{text}\n")
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Recurrent encoders, pooling and attention, one step, position, channel or fragment at a time, from their equations.
 
-Scores of cross-attention, pair by pair, are in `CrossAttention.reference`.
+Scores of cross-attention, pair by pair, are in `pair_oracle`.
 """
 
 import math

@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 from model_cases import make_batch, make_model
+from pair_oracle import scores_of
 
 from selhn.base.errors import SelhnError
 from selhn.models import create_model
@@ -32,7 +33,7 @@ def test_the_threshold_of_every_text_is_that_of_the_equations():
     by_text = copy.deepcopy(model)
     scores = model.score(images, texts)
     own = [words[mask] for words, mask in zip(texts.vectors, texts.mask, strict=True)]
-    naive = by_text.reference(list(images.vectors), own)
+    naive = scores_of(by_text, list(images.vectors), own)
     torch.testing.assert_close(scores, naive, rtol=0, atol=1e-10)
     threshold, safe = model.head.thresholds.both().tolist()
     assert 0 < safe < 1

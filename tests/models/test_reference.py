@@ -6,11 +6,10 @@ import pytest
 import torch
 from model_cases import FIXED_REGIONS, make_batch, make_model, without_dropout
 from model_oracle import attend, fragments, length_one
+from pair_oracle import attended, scores_of
 
-from selhn.base.errors import SelhnError
 from selhn.models import MODELS
 from selhn.models.matcher import taken_side
-from selhn.models.scan import attended
 
 CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
 
@@ -37,7 +36,7 @@ def test_scores_and_gradients_are_those_of_the_equations(name, training):
     settings = without_dropout(name)
     model, batch = make_model(name, **settings).double().train(training), full_batch(name)
     by_pair = copy.deepcopy(model)
-    naive = by_pair.reference(*fragments(by_pair, batch), one_by_one(by_pair, batch))
+    naive = scores_of(by_pair, *fragments(by_pair, batch), one_by_one(by_pair, batch))
     scores = model(batch).scores
     torch.testing.assert_close(scores, naive, rtol=0, atol=1e-10)
     weights = torch.randn(4, 4, dtype=torch.float64)
@@ -56,7 +55,7 @@ def test_a_region_of_cmcan_has_no_more_neighbours_than_it_may():
         full_batch("cmcan"),
     )
     batch.side["adjacency"].fill_(True)
-    naive = model.reference(*fragments(model, batch), one_by_one(model, batch))
+    naive = scores_of(model, *fragments(model, batch), one_by_one(model, batch))
     torch.testing.assert_close(model(batch).scores, naive, rtol=0, atol=1e-10)
 
 
@@ -68,7 +67,7 @@ def test_running_statistics_of_a_batch_in_any_order():
     assert not torch.equal(lengths, lengths.sort(descending=True).values)
     by_text = copy.deepcopy(model)
     with torch.no_grad():
-        by_text.reference(*fragments(by_text, batch))
+        scores_of(by_text, *fragments(by_text, batch))
         model(batch)
     ours, theirs = model.head.reasoning.norm, by_text.head.reasoning.norm
     torch.testing.assert_close(ours.running_mean, theirs.running_mean, rtol=1e-12, atol=1e-12)
@@ -82,10 +81,3 @@ def test_what_a_fragment_sees_one_number_at_a_time(focus):
     contexts, queries = ([length_one(x) for x in torch.randn(n, 8, dtype=torch.float64)] for n in (5, 4))
     ours = attended(torch.stack(contexts), torch.stack(queries), 9.0, focus)
     torch.testing.assert_close(ours, torch.stack(attend(queries, contexts, 9.0, focus)), rtol=0, atol=1e-12)
-
-
-def test_a_head_without_equations():
-    model = make_model("saf")
-    model.head = torch.nn.Identity()
-    with pytest.raises(SelhnError, match="no reference for the scores of Identity"):
-        model.reference([], [])

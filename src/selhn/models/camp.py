@@ -30,11 +30,7 @@ from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import (
     CrossAttention,
     RegionEncoder,
-    Scores,
-    Side,
-    Unpadded,
     WordEncoder,
-    pair_by_pair,
 )
 from selhn.ops import Fragments, chunks, in_half_precision, score_in_blocks, unit
 
@@ -72,23 +68,6 @@ class Messages(nn.Module):
     def of_fused(self) -> list[Float[Tensor, "d e"]]:
         """F_1 and F_2."""
         return [half.T for half in self.fuse.weight.chunk(2, 1)] if hasattr(self, "fuse") else []
-
-    def reference(
-        self, senders: Float[Tensor, "s d"], receivers: Float[Tensor, "r d"], real: int | None = None
-    ) -> Float[Tensor, "r d"]:
-        """The messages of all senders, after attending to each other; only the first `real` count."""
-        scale = senders.shape[1] ** -0.5
-        first = (scale * self.query(receivers) @ self.key(senders).T).softmax(1) @ senders
-        return (scale * self.own_query(first) @ self.own_key(first[:real]).T).softmax(1) @ first[:real]
-
-    def fused_reference(
-        self, own: Float[Tensor, "r d"], received: Float[Tensor, "r d"]
-    ) -> Float[Tensor, " d"]:  # fmt: skip
-        """`c = ReLU(F g [v; u]) + v`, summed up with `softmax(H ReLU(G c))`, the mean of its heads."""
-        message = unit(received)
-        gate = (own * message).sum(1, keepdim=True).sigmoid()
-        both = self.fuse(gate * torch.cat([own, message], 1)).relu() + own
-        return unit(self.summary(both).softmax(0).mean(1) @ both)
 
     def forward(
         self,
@@ -165,21 +144,6 @@ class MessagePassing(nn.Module):
         texts = _prepared(texts, self.to_regions, self.to_words)
         (_, of_regions), (_, of_words), _ = self._weights(images, texts, False)
         return {"of_words": of_words[0, 0], "of_regions": of_regions[0, 0].T}
-
-    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """An MLP of both sides; in the first stage the cosine of their means, with padding of words."""
-
-        def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
-            of_regions = self.to_regions.reference(words, regions)
-            if self.gated:
-                of_words = self.to_words.reference(regions, words)
-                regions = self.to_regions.fused_reference(regions, of_regions)
-                return self.out(torch.cat([regions, self.to_words.fused_reference(words, of_words)]))[0]
-            padded = pad(words, (0, 0, 0, max(0, self.padded_length - len(words))))
-            of_words = self.to_words.reference(regions, padded, len(words))
-            return unit(of_regions.mean(0)) @ unit(of_words.mean(0))
-
-        return pair_by_pair(score, images, texts)
 
     def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """Some images at a time; with `aligned`, i = 1: each with its own text."""

@@ -12,7 +12,6 @@ p_m is pooled over region m and its neighbours. The nodes g, t_n and the nodes g
 as in SGR; the score is sigmoid(W [x; y]) of the two results.
 """
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from selhn.models.builders import builder, xavier
-from selhn.models.cross_attention import CrossAttention, Scores, SelfAttentionPool, Side, Unpadded
-from selhn.models.scan import attended, shown_attention
+from selhn.models.cross_attention import CrossAttention, SelfAttentionPool
+from selhn.models.scan import shown_attention
 from selhn.models.sgraf import GraphReasoning, SimilaritySettings, with_pooling
 from selhn.ops import (
     Fragments,
@@ -47,24 +46,6 @@ class NeighbourPool(SelfAttentionPool):
     def __init__(self, dim: int, dropout: float, num_regions: int, neighbours: int):
         super().__init__(dim, dropout, num_regions)
         self.neighbours = neighbours
-
-    def surroundings(
-        self, images: Unpadded, adjacency: Sequence[Bool[Tensor, "M M"]]
-    ) -> list[tuple[Float[Tensor, " d"], Float[Tensor, "M d"]]]:
-        """For each image, the pooled vector at unit length, and the sums of its regions and neighbours.
-
-        See the class for the equation; there are at most five j, and a region replaces those it lacks.
-        """
-        batch, found = torch.stack(list(images)), []
-        logits = self.common(self.local(batch) * self.mean(batch.mean(1))[:, None])
-        for x, own, joined in zip(batch, logits, adjacency):
-            total, near = (own.softmax(0) * x).sum(0), []
-            for region, row in enumerate(joined):
-                others = row.nonzero()[: self.neighbours, 0].tolist()
-                places = others + [region] * (self.neighbours - len(others))
-                near.append((own[places].softmax(0) * x[places]).sum(0) / total.norm())
-            found.append((unit(total), torch.stack(near)))
-        return found
 
     def forward(self, fragments: Fragments, adjacency: Shaped[Tensor, "n K K"] | None = None) -> Fragments:
         assert adjacency is not None  # the model declares that it needs the adjacency
@@ -115,30 +96,6 @@ class ConfidentReasoning(nn.Module):
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         return shown_attention(images, texts, self.smooth)
-
-    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """`W [x; y]` of the nodes of words and of the nodes of regions times their confidence."""
-        image_pool, text_pool = model.image.pool, model.text.pool
-        assert isinstance(image_pool, NeighbourPool)
-        assert isinstance(text_pool, SelfAttentionPool)
-
-        def compared(layer: nn.Module, one: Tensor, other: Tensor) -> Tensor:
-            return unit(layer((one - other).square()).relu())
-
-        found = torch.zeros(len(images), len(texts), dtype=images[0].dtype)
-        wholes = text_pool.reference(texts)
-        for i, (image, near) in enumerate(image_pool.surroundings(images, side["adjacency"])):
-            for t, (text, words) in enumerate(zip(wholes, texts)):
-                whole = compared(self.whole, image, text)
-                logits = self.confidence(whole * compared(self.around, near, text))[:, 0]
-                confidence = self.norm(logits).sigmoid()
-                of_words = compared(self.by_word, unit(attended(images[i], words, self.smooth)), words)
-                seen = unit(attended(words, images[i], self.smooth))
-                of_regions = compared(self.by_region, seen, images[i])
-                x = self.textual.reference([torch.cat([whole[None], of_words])])
-                y = self.visual.reference([torch.cat([whole[None], confidence[:, None] * of_regions])])
-                found[i, t] = self.last(torch.cat([*x, *y]))[0]
-        return found
 
     def _logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """With `aligned`, i = 1: each image with its own text."""

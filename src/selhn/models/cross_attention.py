@@ -1,7 +1,6 @@
 """Matchers that compare regions with words: two fragment encoders, and a head that scores all pairs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,12 +13,6 @@ from selhn.models.builders import WordSettings, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
 from selhn.ops import Fragments, WordGRU, unit
 from selhn.text import Tokenizer
-
-Unpadded: TypeAlias = Sequence[Float[Tensor, "_ d"]]
-"""The vectors of images or texts, without padding."""
-Scores: TypeAlias = Float[Tensor, "I T"]
-Side: TypeAlias = Mapping[str, Sequence[Tensor]]
-"""Side inputs by name, one for each image or text, without padding."""
 
 
 class RegionEncoder(nn.Module):
@@ -82,12 +75,6 @@ class SelfAttentionPool(nn.Module):
         # The bias adds the same to all logits of a softmax; published weights have it.
         self.common.bias.requires_grad_(False)
 
-    def reference(self, items: Unpadded) -> list[Float[Tensor, " d"]]:
-        """The vector of each item; images share a batch norm, because all have the same number of regions."""
-        batches = [item[None] for item in items] if self.num_regions is None else [torch.stack(list(items))]
-        logits = [self.common(self.local(batch) * self.mean(batch.mean(1))[:, None]) for batch in batches]
-        return [whole for p, x in zip(logits, batches) for whole in unit((p.softmax(1) * x).sum(1))]
-
     def forward(self, fragments: Fragments) -> Fragments:
         whole = unit(self.pooled(fragments.vectors, self.logits(fragments)))
         return Fragments(fragments.vectors, fragments.mask, whole)
@@ -119,7 +106,7 @@ class CrossAttention(AbstractMatcher):
     Args:
         head: `head(images, texts, aligned)` gives (I, T) logits, or with `aligned` those of image p with text p,
             (P,), in float32 or wider; `head.attention(images, texts)` the tensors of an `Attention` of one
-            pair, by name; the matcher takes over the head's `pairs_apart`, `images_apart` and `reference`.
+            pair, by name; the matcher takes over the head's `pairs_apart` and `images_apart`.
         sigmoid: whether a score is the sigmoid of the head's number.
     """
 
@@ -167,14 +154,6 @@ class CrossAttention(AbstractMatcher):
         """Whether several processes may each score some images of a batch with all texts, in training too."""
         return self.pairs_apart or bool(getattr(self.head, "images_apart", False))
 
-    def reference(self, images: Unpadded, texts: Unpadded, side: Side | None = None) -> Scores:
-        """The same as `score`, written as in the paper, pair by pair, to read and to test the fast form."""
-        head: Any = self.head
-        if not hasattr(head, "reference"):
-            name = type(head).__name__
-            raise SelhnError(f"there is no reference for the scores of {name}: write its equations")
-        return self.activation(head.reference(self, images, texts, side or {}))
-
     def attention(self, images: Fragments, texts: Fragments) -> Attention:
         """Attention between the words of one text and the regions of one image, without padding.
 
@@ -193,13 +172,6 @@ class CrossAttention(AbstractMatcher):
         present = {name: w[words][:, regions] if w.ndim == 2 else w[words] for name, w in weights.items()}
         numbers = tuple(str(number) for number in range(int(words.sum())))
         return Attention(score, **present, words=numbers, is_word=(True,) * len(numbers))
-
-
-def pair_by_pair(
-    score: Callable[[Float[Tensor, "M d"], Float[Tensor, "N d"]], Tensor], images: Unpadded, texts: Unpadded
-) -> Scores:
-    """The scores of all pairs, each from the regions of its image and the words of its text."""
-    return torch.stack([torch.stack([score(regions, words) for words in texts]) for regions in images])
 
 
 def with_head(head: nn.Module, common: WordSettings) -> CrossAttention:

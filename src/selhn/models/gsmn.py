@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, linear
+from torch.nn.functional import linear
 from torch.nn.utils.parametrizations import weight_norm
 
 from selhn.base.errors import SelhnError
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, RegionEncoder, Scores, Side, Unpadded, WordEncoder
-from selhn.models.scan import attended, shown_attention
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
+from selhn.models.scan import shown_attention
 from selhn.ops import (
     Fragments,
     block_cosines,
@@ -49,23 +49,6 @@ class RegionGraph(nn.Module):
         self.precision_rho = nn.Parameter(torch.rand(kernels, 1))
         self.precision_theta = nn.Parameter(torch.rand(kernels, 1))
 
-    def reference(self, boxes: Float[Tensor, "M 4"]) -> Float[Tensor, "M M k"]:
-        """Gaussians of distance and angle of two centres, normalised over the neighbours j of region i.
-
-        The authors' program normalises over kernels, and gives region i the sum over j of its own vector.
-        """
-        centres = (boxes[:, :2] + boxes[:, 2:]) / 2
-        across, down = (centres[:, None] - centres).unbind(2)
-        angle = (torch.atan2(across, down)[..., None] - self.mean_theta[:, 0]).abs()
-        angle = torch.minimum(angle, (2 * math.pi - angle).abs())
-        far = (across**2 + down**2).sqrt()[..., None] - self.mean_rho[:, 0]
-        squares = (far / self.precision_rho[:, 0]) ** 2 + (angle / self.precision_theta[:, 0]) ** 2
-        weights = (-0.5 * squares).exp()
-        if self.own_vectors:
-            sums = (weights / weights.sum(2, keepdim=True)).sum(1)
-            return torch.stack([torch.diag(own) for own in sums.T], 2)
-        return weights / weights.sum(1, keepdim=True)
-
     def forward(self, fragments: Fragments, boxes: Float[Tensor, "n K 4"]) -> Fragments:
         boxes, mask = boxes.to(fragments.vectors.dtype), fragments.mask
         centres = (boxes[..., :2] + boxes[..., 2:]) / 2
@@ -90,18 +73,6 @@ class WordGraph(nn.Module):
     def __init__(self, smooth: float, own_vectors: bool):
         super().__init__()
         self.smooth, self.own_vectors = smooth, own_vectors
-
-    def reference(
-        self, words: Float[Tensor, "N d"], parse: Int[Tensor, "E 2"] | None
-    ) -> Float[Tensor, "N N 1"]:  # fmt: skip
-        """`exp(smooth * w_i . w_j)` of words that are joined, all or by a parse, normalised over j."""
-        itself = torch.eye(len(words), dtype=torch.bool)
-        joined = torch.ones_like(itself) if parse is None else itself.clone()
-        for head, dependent in [] if parse is None else parse.tolist():
-            if 0 < head < len(words) and 0 < dependent < len(words):
-                joined[head, dependent] = joined[dependent, head] = True
-        weights = (self.smooth * words @ words.T).exp() * (itself if self.own_vectors else joined)
-        return (weights / weights.sum(1, keepdim=True))[..., None]
 
     def forward(self, fragments: Fragments, dependencies: Int[Tensor, "n E 2"] | None = None) -> Fragments:
         vectors, mask = fragments.vectors, fragments.mask
@@ -140,18 +111,6 @@ class StructureMatch(nn.Module):
         self.convolutions = nn.ModuleList(nn.Linear(blocks, hidden // kernels, bias) for _ in range(kernels))
         self.out_1 = weight_norm(nn.Linear(hidden, hidden))
         self.out_2 = weight_norm(nn.Linear(hidden, 1))
-
-    def reference(
-        self, nodes: Float[Tensor, "L d"], seen: Float[Tensor, "K d"], edges: Float[Tensor, "L L e"],
-        smooth: float,
-    ) -> Float[Tensor, ""]:  # fmt: skip
-        """`mean_i out_2(tanh(out_1(h_i)))`, `h_i = concat_k(W_k sum_j e_ijk m_j + b_k)`."""
-        blocks = self.convolutions[0].in_features
-        looked_at = attended(seen, nodes, smooth).unflatten(1, (blocks, -1))
-        matching = cosine_similarity(nodes.unflatten(1, (blocks, -1)), looked_at, dim=2)
-        by_kernel = edges.expand(-1, -1, len(self.convolutions)).unbind(2)
-        hidden = torch.cat([layer(own @ matching) for layer, own in zip(self.convolutions, by_kernel)], 1)
-        return self.out_2(self.out_1(hidden).tanh()).mean()
 
     def forward(
         self, nodes: Float[Tensor, "c Q L b"], edges: Float[Tensor, "Q L L e"], mask: Bool[Tensor, "Q L"]
@@ -192,21 +151,6 @@ class GraphMatching(nn.Module):
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         return shown_attention(images, texts, self.smooth)
-
-    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """The sum of both sides."""
-        by_box, by_word = model.image.pool, model.text.pool
-        assert isinstance(by_box, RegionGraph)
-        assert isinstance(by_word, WordGraph)
-        found = torch.zeros(len(images), len(texts), dtype=images[0].dtype)
-        for i, regions in enumerate(images):
-            of_regions = by_box.reference(side["boxes"][i].to(regions))
-            for t, words in enumerate(texts):
-                parse = side["dependencies"][t] if "dependencies" in side else None
-                of_words = by_word.reference(words, parse)
-                visual = self.visual.reference(regions, words, of_regions, self.smooth)
-                found[i, t] = visual + self.textual.reference(words, regions, of_words, self.smooth)
-        return found
 
     def _score(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """The sum of both sides; with `aligned`, i = 1: each image with its own text."""

@@ -20,12 +20,12 @@ from contextlib import nullcontext
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, linear
+from torch.nn.functional import linear
 
 from selhn.base.errors import SelhnError
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
-from selhn.models.scan import Direction, attended
+from selhn.models.cross_attention import CrossAttention, with_head
+from selhn.models.scan import Direction
 from selhn.ops import (
     Fragments,
     chunks,
@@ -167,26 +167,6 @@ class RecurrentAttention(nn.Module):
             look = self._looking(direction, images, texts, False)[1][0, :, :, 0]
             weights.update({"of_words": look.T} if direction == "t2i" else {"of_regions": look})
         return weights
-
-    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """Queries are updated, `q <- g q + (1 - g) o`; cosines are with the first query."""
-
-        def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
-            total = regions.new_zeros(())
-            for direction, memory in self.memories.items():
-                assert isinstance(memory, Memory)
-                looking, seen = (words, regions) if direction == "t2i" else (regions, words)
-                query = looking
-                for _ in range(self.steps):
-                    found = attended(seen, query, memory.smooth)
-                    total = total + cosine_similarity(looking, found, dim=1).mean()
-                    both = torch.cat([query, found], 1)
-                    gate = memory.gate(both).sigmoid()
-                    query = gate * query + (1 - gate) * memory.output(both).tanh()
-                    query = unit(query) if memory.normed else query
-            return total
-
-        return pair_by_pair(score, images, texts)
 
     def _by_step(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "K i T"]:
         """The scores of every step, summed over the directions; with `aligned`, i = 1."""

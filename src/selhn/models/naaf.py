@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, with_head
-from selhn.models.scan import attended
+from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.ops import (
     Fragments,
     ThresholdRule,
@@ -127,47 +126,6 @@ class NegativeAwareAttention(nn.Module):
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         """The weights of r; f attends to nothing if all regions mismatch."""
         return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
-
-    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """Text by text, the longest first: in training the words of each change the next threshold."""
-        limits, columns = self.thresholds, {}
-        threshold, safe = limits.both().tolist()
-        matching, others = texts[0].new_zeros(0), texts[0].new_zeros(0)
-        for t in sorted(range(len(texts)), key=lambda t: -len(texts[t])):
-            at = threshold if self.training else safe
-            columns[t] = torch.stack([self._of_pair(own, texts[t], at) for own in images])
-            if not self.training:
-                continue
-            mined = int(columns[t].argmax()) == t
-            if mined:
-                lowest = images[int(columns[t].argmin())]
-                matching = torch.cat([matching, (images[t] @ texts[t].T).amax(0).detach()])
-                others = torch.cat([others, (lowest @ texts[t].T).amax(0).detach()])
-            if mined and len(matching) > limits.min_words:
-                met = crossing(matching, others, limits.alpha)
-                new = (threshold, safe) if met is None else (met, float(matching.mean() - 3 * matching.std()))
-                threshold, safe = (
-                    0.7 * (value if 0 <= value <= 1 else 0.0) + 0.3 * old
-                    for value, old in zip(new, (threshold, safe), strict=True)
-                )
-            if len(matching) < limits.min_words:
-                threshold = safe = 0.0
-        limits.store(limits.both().new_tensor([threshold, safe]))
-        return torch.stack([columns[t] for t in range(len(texts))], 1)
-
-    def _of_pair(
-        self, regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"], threshold: float
-    ) -> Float[Tensor, ""]:  # fmt: skip
-        """The mean of `n + f + r` over words."""
-        over = regions @ words.T - threshold
-        best = over.amax(0)
-        judged = best
-        if not self.training and self.intra_lambda is not None:
-            judged = (self.intra_lambda * words @ words.T).softmax(1) @ best
-        seen = ((self.smooth * over).exp() * (over > 0)).T @ regions
-        features = (words * seen).sum(1) / seen.norm(dim=1).clamp(min=1e-8)
-        matched = (words * attended(regions, words, self.smooth)).sum(1)
-        return (best * (judged < 0) + features + matched).mean()
 
     def _cost(self, images: Fragments, texts: Fragments) -> int:
         """Bytes per pair."""
@@ -281,17 +239,6 @@ class NegativeAwareAttention(nn.Module):
             alike = (self.intra_lambda * gram + absent.to(gram.dtype)).softmax(2)
             judged = (alike @ over.permute(2, 1, 0)).permute(2, 1, 0)
         return over.masked_fill(judged >= 0, 0)
-
-
-def crossing(matching: Float[Tensor, " n"], others: Float[Tensor, " n"], alpha: float) -> float | None:
-    """Where two normal densities meet, one of them scaled by alpha; None if nowhere."""
-    (mean, other_mean), (std, other_std) = (matching.mean(), others.mean()), (matching.std(), others.std())
-    a = std**2 - other_std**2
-    b = 2 * (mean * other_std**2 - other_mean * std**2)
-    c = (other_mean * std) ** 2 - (mean * other_std) ** 2
-    c = c + 2 * (std * other_std) ** 2 * (other_std / (alpha * std) + 1e-8).log()
-    inside = b**2 - 4 * a * c
-    return float((-b + inside.sqrt()) / (2 * a + 1e-10)) if inside > 0 else None
 
 
 @builder

@@ -1,8 +1,7 @@
 """SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018.
 
 Words attend to regions (t2i) or regions to words (i2t). A score is the mean cosine of each query
-with what it attends to (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference` has the
-equations one pair at a time.
+with what it attends to (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE).
 """
 
 from typing import Literal
@@ -10,10 +9,9 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, leaky_relu
 
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
+from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.ops import (
     AttentionSettings,
     Focus,
@@ -62,20 +60,6 @@ class StackedAttention(nn.Module):
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         return shown_attention(images, texts, self.smooth, self.directions, self.focus)
 
-    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """Mean cosine of queries and attended vectors (AVG), or `log(sum(exp(lambda cosine))) / lambda`."""
-
-        def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
-            total = regions.new_zeros(())
-            for direction in self.directions:
-                looking, seen = (words, regions) if direction == "t2i" else (regions, words)
-                cosines = cosine_similarity(looking, attended(seen, looking, self.smooth, self.focus), dim=1)
-                scale = self.lambda_lse
-                total = total + (cosines.mean() if scale is None else (scale * cosines).logsumexp(0) / scale)
-            return total
-
-        return pair_by_pair(score, images, texts)
-
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         if not can_attend(images.vectors, texts.vectors):
             return self._looking(images, texts)
@@ -107,23 +91,6 @@ class StackedAttention(nn.Module):
         left_out = ~(mask | none[:, None]).T
         pooled = (self.lambda_lse * cosines).masked_fill(left_out, -torch.inf).logsumexp(1) / self.lambda_lse
         return pooled.masked_fill(none, 0)
-
-
-def attended(
-    contexts: Float[Tensor, "K d"], queries: Float[Tensor, "L d"], smooth: float, focus: Focus | None = None
-) -> Float[Tensor, "L d"]:
-    """The attended vectors: `sum_k w_kl c_k`, `w = softmax_k(smooth * f(s_kl) / |f(s_k.)|)`, f LeakyReLU.
-
-    BFAN then keeps the fragments of weight above the average, which for "prob" is itself weighted by sqrt(w).
-    """
-    activated = leaky_relu(contexts @ queries.T, 0.1)
-    activated = activated / (activated.norm(dim=1, keepdim=True) + 1e-8)
-    weights = (smooth * activated).softmax(0)
-    if focus is not None and len(contexts) > 1:  # a single fragment is not above its own average
-        confidence = torch.ones_like(weights) if focus == "equal" else weights.detach().sqrt()
-        weights = weights * (weights > (confidence * weights).sum(0) / confidence.sum(0))
-        weights = weights / weights.sum(0)
-    return weights.T @ contexts
 
 
 def shown_attention(

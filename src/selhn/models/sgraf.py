@@ -8,7 +8,6 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
 SGR lets the nodes reason over a graph, SAF weights them; the score is sigmoid(W x) of the result.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,13 +22,9 @@ from selhn.models.builders import WordSettings, builder, xavier
 from selhn.models.cross_attention import (
     CrossAttention,
     RegionEncoder,
-    Scores,
     SelfAttentionPool,
-    Side,
-    Unpadded,
     WordEncoder,
 )
-from selhn.models.scan import attended
 from selhn.ops import (
     Fragments,
     LinearWeights,
@@ -83,17 +78,6 @@ class GraphReasoning(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(GraphStep(sim_dim) for _ in range(steps))
 
-    def reference(self, pairs: Sequence[Float[Tensor, "X s"]]) -> list[Float[Tensor, " s"]]:
-        """Of each pair: `X <- ReLU(W_v softmax((W_q X) (W_k X)') X)`, a few times; the node of the whole."""
-        found = []
-        for pair in pairs:
-            for step in self.steps:
-                assert isinstance(step, GraphStep)
-                edges = (step.query(pair) @ step.key(pair).T).softmax(1)
-                pair = step.value(edges @ pair).relu()
-            found.append(pair[0])
-        return found
-
     def forward(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T s"], Statistics]:
         kind, none = nodes.device.type, nodes.new_empty(0, len(mask))
         halved = nodes.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else nodes
@@ -114,12 +98,6 @@ class AttentionFiltration(nn.Module):
         super().__init__()
         self.attention = xavier(sim_dim, 1)
         self.norm = nn.BatchNorm1d(1)
-
-    def reference(self, pairs: Sequence[Float[Tensor, "X s"]]) -> list[Float[Tensor, " s"]]:
-        """Of a text with all images: `unit(sum_n b_n x_n)`, `b = sigmoid(BN(W x_n))` divided by its sum."""
-        gates = self.norm(self.attention(torch.cat(list(pairs)))).sigmoid()[:, 0]
-        by_pair = zip(gates.split([len(pair) for pair in pairs]), pairs, strict=True)
-        return [unit(gate / (gate.sum() + 1e-8) @ pair) for gate, pair in by_pair]
 
     def forward(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T s"], Statistics]:
         """One vector per pair, and in training the statistics for `remember`."""
@@ -217,24 +195,6 @@ class SimilarityHead(nn.Module):
             mask = pad(texts.mask, (1, 0), value=True)
             weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
         return weights
-
-    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
-        """`W x`, text by text, the longest first, as in the authors' sorted batches.
-
-        Nodes are `unit(W_g (v - t)^2)` of the pooled vectors, `unit(W_l (a_n - w_n)^2)` of words.
-        """
-        image_pool, text_pool, columns = model.image.pool, model.text.pool, {}
-        assert isinstance(image_pool, SelfAttentionPool)
-        assert isinstance(text_pool, SelfAttentionPool)
-        of_images, of_texts = image_pool.reference(images), text_pool.reference(texts)
-        for t in sorted(range(len(texts)), key=lambda t: -len(texts[t])):
-            pairs = []
-            for regions, image in zip(images, of_images):
-                seen = unit(attended(regions, texts[t], self.smooth))
-                of_words = self.local((seen - texts[t]).square())
-                pairs.append(unit(torch.cat([self.whole((image - of_texts[t]).square())[None], of_words])))
-            columns[t] = self.last(torch.stack(self.reasoning.reference(pairs)))[:, 0]
-        return torch.stack([columns[t] for t in range(len(texts))], 1)
 
     def _logits(
         self, images: Fragments, texts: Fragments, aligned: bool = False

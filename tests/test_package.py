@@ -34,7 +34,7 @@ def built(tmp_path_factory):
 
 def test_the_version_is_the_same_everywhere():
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    newest = re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert newest[1] == __version__
 
 

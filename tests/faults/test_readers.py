@@ -23,7 +23,7 @@ OURS = {
     "reproduce/comparison.py::reproduce": "reads back the page that it has just written, to print it",
     "reproduce/comparison.py::write_page": "joins the pages that it has just written",
     "reproduce/tables.py::paper_rows": "shipped with the package",
-    "layers/bert.py::_unpacked": "an archive of an installed package; each file is compared with its SHA-256",
+    "ops/bert.py::_unpacked": "an archive of an installed package; each file is compared with its SHA-256",
     "base/errors.py::pip_install": "what pip wrote beside the installed package",
     "data/concepts.py::write_concepts": "changes the data.json of a data set that it has just read",
     "base/files.py::sync_folder": "opens a folder to write it through; reads nothing",

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import ClientDisconnect
 
-from selhn.base.errors import Damaged, Locked, MissingExtra, NotFound, Outdated, SelhnError
+from selhn.base.errors import Damaged, Linked, Locked, MissingExtra, NotFound, Outdated, SelhnError
 
 LOGGER = logging.getLogger("selhn.serve")
-STATUSES = {SelhnError: 400, NotFound: 404, Locked: 409, Damaged: 500, Outdated: 500, MissingExtra: 501}
+STATUSES = {SelhnError: 400, NotFound: 404, Locked: 409, Damaged: 500, Linked: 500, Outdated: 500, MissingExtra: 501}
 
 
 class Problem(BaseModel):

@@ -96,7 +96,8 @@ def test_functions_alone_are_measured(data):
 
 
 def test_a_registered_one_is_saved(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("selhn.models.MODELS", dict(MODELS))
+    monkeypatch.setitem(MODELS, "theirs", None)  # so that it is removed again
+    del MODELS["theirs"]
 
     def build(tokenizer=None, feature_dim=48):
         theirs = Theirs(tokenizer.size)

@@ -310,7 +310,8 @@ def test_vocabulary_or_its_size():
 
 
 def test_a_model_of_another_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "MODELS", {**MODELS})
+    monkeypatch.setitem(MODELS, "mine", None)  # so that it is removed again
+    del MODELS["mine"]
 
     def mine(vocab_size: int = 40, tokenizer: Vocabulary | None = None, dim: int = 4):
         return create_model("vse_fc", vocab_size=vocab_size, tokenizer=tokenizer, dim=dim, feature_dim=12)
@@ -325,6 +326,6 @@ def test_a_model_of_another_package(tmp_path, monkeypatch):
     again = load_model(tmp_path / "model")
     assert again.settings["dim"] == 4
     assert torch.equal(again.embed_texts(["word3"]), model.embed_texts(["word3"]))
-    del models.MODELS["mine"]
+    del MODELS["mine"]
     with pytest.raises(NotFound, match="import the package that calls register_model"):
         load_model(tmp_path / "model")

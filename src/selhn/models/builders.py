@@ -64,7 +64,7 @@ class BertSettings:
     freeze_bert: bool = False
 
 
-def builder(build: Callable[..., MatcherT]) -> Callable[..., MatcherT]:
+def by_name(build: Callable[..., MatcherT]) -> Callable[..., MatcherT]:
     """Turn a function that takes a group as its first parameter into one that takes its settings by name."""
     shared, *own = inspect.signature(build).parameters.values()
     group = shared.annotation

@@ -26,12 +26,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from selhn.models.builders import WordSettings, builder
+from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import (
     CrossAttention,
     RegionEncoder,
     WordEncoder,
 )
+from selhn.models.layouts import FRAGMENT_NAMES, AuthorsLayout
+from selhn.models.table import Paper, model
 from selhn.ops import Fragments, chunks, in_half_precision, score_in_blocks, unit
 
 # Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
@@ -282,7 +284,35 @@ def _draw(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-@builder
+_PAPER = Paper("Wang et al., ICCV 2019", "https://arxiv.org/abs/1909.05506")
+_CAMP_NAMES = [
+    *FRAGMENT_NAMES,
+    (r"^criterion\.sim\.(weighted_txt|img)_query_fc\.", r"head.to_regions.\1_query."),
+    (r"^criterion\.sim\.(weighted_txt|txt)_key_fc\.", r"head.to_regions.\1_key."),
+    (r"^criterion\.sim\.(weighted_img|txt)_query_fc\.", r"head.to_words.\1_query."),
+    (r"^criterion\.sim\.(weighted_img|img)_key_fc\.", r"head.to_words.\1_key."),
+    (r"\.weighted_(txt|img)_(query|key)\.", r".own_\2."),
+    (r"\.(txt|img)_(query|key)\.", r".\2."),
+    (r"^criterion\.sim\.(fc|final_reduce)_1\.", r"head.to_regions.\1."),
+    (r"^criterion\.sim\.(fc|final_reduce)_2\.", r"head.to_words.\1."),
+    (r"\.fc\.0\.", ".fuse."),
+    (r"\.final_reduce\.linear\.", ".summary."),
+    (r"^criterion\.sim\.fc_out\.0\.", "head.out.0."),
+    (r"^criterion\.sim\.fc_out\.3\.", "head.out.2."),
+]
+
+
+def _layout(measure: str) -> AuthorsLayout:
+    return AuthorsLayout(
+        _CAMP_NAMES,
+        {"no_imgnorm": True, "no_txtnorm": True, "measure": measure},
+        parts=("img_enc.", "txt_enc.", "criterion.sim."),
+        axes=(("heads", "criterion.sim.final_reduce_1.linear.2.weight", 0),),
+        present={"gated": "criterion.sim.fc_1.0.weight"},
+    )
+
+
+@model(_PAPER, "cross-attention", official=_layout("gate_fusion_new"))
 def camp(common: WordSettings, gated: bool = True, heads: int = 4, padded_length: int = 50) -> CrossAttention:
     """CAMP: gated messages between regions and words; without gates, its first stage."""
     image = RegionEncoder(common.feature_dim, common.dim, normed=False)
@@ -291,7 +321,7 @@ def camp(common: WordSettings, gated: bool = True, heads: int = 4, padded_length
     return CrossAttention(image, text, head, sigmoid=gated, tokenizer=common.tokenizer)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout("cross_attention_new"))
 def camp_stage1(common: WordSettings, padded_length: int = 50) -> CrossAttention:
     """The first stage of CAMP: the cosine of the mean messages."""
     return camp(**vars(common), gated=False, padded_length=padded_length)

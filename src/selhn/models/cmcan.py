@@ -19,10 +19,12 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from selhn.models.builders import builder, xavier
+from selhn.models.builders import xavier
 from selhn.models.cross_attention import CrossAttention, SelfAttentionPool
+from selhn.models.layouts import FRAGMENT_NAMES, UNIT_VECTORS, AuthorsLayout
 from selhn.models.scan import shown_attention
-from selhn.models.sgraf import GraphReasoning, SimilaritySettings, with_pooling
+from selhn.models.sgraf import POOL_NAMES, STEP_NAMES, GraphReasoning, SimilaritySettings, with_pooling
+from selhn.models.table import Paper, model
 from selhn.ops import (
     Fragments,
     LinearWeights,
@@ -179,7 +181,40 @@ def _and_whole(mask: Bool[Tensor, "Q L"]) -> Bool[Tensor, "Q X"]:
     return pad(mask, (1, 0), value=True)
 
 
-@builder
+_PAPER = Paper("Zhang et al., AAAI 2022", "https://github.com/CrossmodalGroup/CMCAN")
+_CMCAN_NAMES = [
+    *FRAGMENT_NAMES,
+    (r"^sim_embv\.t_global_w\.", "text.pool."),
+    *POOL_NAMES,
+    (r"^sim_embv\.emb_(local|common|global)_?(li)?\.", r"image.pool.\1.0."),
+    (r"^sim_embv\.emb_(local|global)_bn\.", r"image.pool.\1.1."),
+    (r"^image\.pool\.global\.", "image.pool.mean."),
+    (r"^image\.pool\.common\.0\.", "image.pool.common."),
+    (r"^sim_embt\.sim_tranloc_wt\.", "head.by_word."),
+    (r"^sim_embv\.sim_tranloc_wv\.", "head.by_region."),
+    (r"^sim_embv\.sim_tranpar_wv\.", "head.around."),
+    (r"^sim_embv\.sim_tranglo_w\.", "head.whole."),
+    (r"^sim_embv\.emb_similarity\.", "head.confidence."),
+    (r"^sim_embv\.ln\.", "head.norm."),
+    (r"^sim_enc\.sim_eval_w\.", "head.last."),
+    (r"^sim_enc\.module_t\.", "head.textual.steps."),
+    (r"^sim_enc\.module_v\.", "head.visual.steps."),
+    *STEP_NAMES,
+]
+_LAYOUT = AuthorsLayout(
+    _CMCAN_NAMES,
+    UNIT_VECTORS,
+    parts=("img_enc.", "txt_enc.", "sim_embt.", "sim_embv.", "sim_enc."),
+    axes=(
+        ("num_regions", "sim_embv.ln.weight", 0),
+        ("sim_dim", "sim_enc.sim_eval_w.weight", 1),
+        ("sim_dim", "sim_embt.sim_tranloc_wt.weight", 0),
+    ),
+    numbered={"steps": r"sim_enc\.module_t\.\d+"},
+)
+
+
+@model(_PAPER, "cross-attention", official=_LAYOUT)
 def cmcan(common: SimilaritySettings, steps: int = 3, neighbours: int = 5) -> CrossAttention:
     """CMCAN: similarity graph reasoning in both directions, with a confidence for each region."""
     head = ConfidentReasoning(common.dim, common.sim_dim, common.num_regions, steps, common.smooth)

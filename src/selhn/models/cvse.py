@@ -24,10 +24,20 @@ from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.base.word_vectors import read_word_vectors
-from selhn.models.builders import WordSettings, builder
+from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import RegionEncoder, SelfAttentionPool, WordEncoder
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
-from selhn.models.vse import dot_scores
+from selhn.models.layouts import GRU_NAMES, UNIT_VECTORS, AuthorsLayout, Names
+from selhn.models.matcher import (
+    AbstractMatcher,
+    RegionMask,
+    Regions,
+    TokenMask,
+    Tokens,
+    all_real,
+    dot_scores,
+    taken_side,
+)
+from selhn.models.table import Paper, model
 from selhn.ops import side_by_side, unit
 
 CONSENSUS_SHARE = 0.05
@@ -211,7 +221,47 @@ def distance(texts: Float[Tensor, "B C"], images: Float[Tensor, "B C"]) -> Float
     return (torch.xlogy(texts, texts) - texts * images.clamp(min=tiny).log()).sum()
 
 
-@builder
+_PAPER = Paper("Wang et al., ECCV 2020", "https://arxiv.org/abs/2007.08883")
+_CVSE_NAMES: Names = [
+    *GRU_NAMES,
+    (r"^(C_GCN\.(adj_O_|joint_att_emb)|\w+\.(fc\d|embedding_2_2\.)).*", ""),  # not used, or there twice
+    (r"^img_enc\.", "image."),
+    (r"^txt_enc\.", "text.words."),
+    (r"^V_self_atten_enhance\.", "image.pool."),
+    (r"^T_self_atten_enhance\.", "text.pool."),
+    (r"(pool\.)embedding_1\.", r"\1local."),
+    (r"(pool\.)embedding_2\.", r"\1mean."),
+    (r"(pool\.)embedding_3\.0\.", r"\1common."),
+    (r"^V_consensus_level_embedding\.", "image_consensus."),
+    (r"^T_consensus_level_embedding\.", "text_consensus."),
+    (r"(consensus\.)embedding_1\.", r"\1of_concept."),
+    (r"(consensus\.)embedding_2\.", r"\1of_item."),
+    (r"(consensus\.)embedding_3\.0\.", r"\1last."),
+    (r"^C_GCN\.adj_all$", "concepts.adjacency"),
+    (r"^C_GCN\.gc1\.weight$", "concepts.first"),
+    (r"^C_GCN\.gc2\.weight$", "concepts.second"),
+    (r"^concept_inputs$", "concepts.inputs"),
+]
+_CVSE_PARTS = (
+    "V_self_atten_enhance.", "T_self_atten_enhance.", "V_consensus_level_embedding.", "T_consensus_level_embedding.",
+    "C_GCN.", "Multi_feature_fusing.",
+)  # fmt: skip
+_LAYOUT = AuthorsLayout(
+    _CVSE_NAMES,
+    {**UNIT_VECTORS, "use_BatchNorm": True, "activation_type": "tanh", "feature_fuse_type": "weight_sum"},
+    {"Concept_label_ratio": ("label_ratio", float)},
+    parts=("img_enc.", "txt_enc.", *_CVSE_PARTS),
+    unsaved=("concepts.inputs", "concept_of_word"),
+    needed={"concepts.inputs": "concept_inputs"},
+    axes=(
+        ("num_regions", "V_self_atten_enhance.embedding_1.1.weight", 0),
+        ("num_concepts", "C_GCN.adj_all", 0),
+        ("concept_dim", "C_GCN.gc1.weight", 0),
+    ),
+)
+
+
+@model(_PAPER, official=_LAYOUT)
 def cvse(
     common: WordSettings,
     concept_graph: str | Path | ConceptGraph | None = None,

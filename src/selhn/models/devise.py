@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from selhn.models.builders import Words, builder, xavier
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
-from selhn.models.vse import dot_scores
+from selhn.models.builders import Words, xavier
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.table import Paper, model
 from selhn.ops import mean_of, unit
 
 
@@ -48,7 +48,10 @@ class DeViSE(AbstractMatcher):
         return dot_scores(images, texts)
 
 
-@builder
+_PAPER = Paper("Frome et al., NIPS 2013", "https://papers.nips.cc/paper/5204")
+
+
+@model(_PAPER)
 def devise(
     common: Words, dim: int = 300, word_vectors: str | Path | None = None, normalise_images: bool = True
 ) -> DeViSE:

@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
 from selhn.models.pixels import as_pixels
-from selhn.models.vse import dot_scores
 from selhn.ops import Fragments, unit
 from selhn.text import Tokenizer, TokenKinds, check_texts
 

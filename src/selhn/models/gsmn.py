@@ -20,9 +20,11 @@ from torch.nn.functional import linear
 from torch.nn.utils.parametrizations import weight_norm
 
 from selhn.base.errors import SelhnError
-from selhn.models.builders import WordSettings, builder
+from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
+from selhn.models.layouts import FRAGMENT_NAMES, SMOOTH, UNIT_VECTORS, AuthorsLayout
 from selhn.models.scan import shown_attention
+from selhn.models.table import Paper, model
 from selhn.ops import (
     Fragments,
     block_cosines,
@@ -204,13 +206,43 @@ def _gsmn(graph: GraphSettings, sparse: bool) -> CrossAttention:
     return model
 
 
-@builder
+_PAPER = Paper("Liu et al., CVPR 2020", "https://arxiv.org/abs/2004.00277")
+_GSMN_NAMES = [
+    *FRAGMENT_NAMES,
+    (r"_match_G\.(graph_convolution_\d|[vt]GNN)\.", "_match_G."),
+    (r"^t2i_match_G\.params$", ""),  # they cancel when the edges of words are normalised
+    (r"^i2t_match_G\.(mean|precision)_", r"image.pool.\1_"),
+    (r"^i2t_match_G\.", "head.visual."),
+    (r"^t2i_match_G\.", "head.textual."),
+    (r"\.conv_weights\.", ".convolutions."),
+    (r"\.weight_g$", ".parametrizations.weight.original0"),
+    (r"\.weight_v$", ".parametrizations.weight.original1"),
+]
+
+
+def _layout(sparse: bool) -> AuthorsLayout:
+    return AuthorsLayout(
+        _GSMN_NAMES,
+        {**UNIT_VECTORS, "is_sparse": sparse},
+        SMOOTH,
+        ("img_enc.", "txt_enc.", "i2t_match_G.", "t2i_match_G."),
+        {"own_vectors": True},
+        axes=(
+            ("blocks", "i2t_match_G.graph_convolution_1.conv_weights.0.weight", 1),
+            ("blocks", "i2t_match_G.vGNN.conv_weights.0.weight", 1),
+            ("hidden", "i2t_match_G.out_1.bias", 0),
+        ),
+        numbered={"kernels": r"i2t_match_G\.\w+\.conv_weights\.\d+"},
+    )
+
+
+@model(_PAPER, "cross-attention", official=_layout(sparse=False))
 def gsmn_dense(graph: GraphSettings) -> CrossAttention:
     """GSMN (dense): every word is joined with all others; `own_vectors` is what the authors' program does."""
     return _gsmn(graph, sparse=False)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout(sparse=True))
 def gsmn_sparse(graph: GraphSettings) -> CrossAttention:
     """GSMN (sparse): words are joined along a parse, if there is one; `own_vectors` as in gsmn_dense."""
     return _gsmn(graph, sparse=True)

@@ -16,6 +16,7 @@ W_x v_k, with W_x v_k made once per region, and the first W_q q once per word. T
 """
 
 from contextlib import nullcontext
+from operator import not_
 
 import torch
 from jaxtyping import Float
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from selhn.base.errors import SelhnError
-from selhn.models.builders import WordSettings, builder
+from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
+from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayout
 from selhn.models.scan import Direction
+from selhn.models.table import Paper, model
 from selhn.ops import (
     Fragments,
     chunks,
@@ -191,7 +194,26 @@ def _imram(
     return with_head(RecurrentAttention(common.dim, directions, smooth, steps, memory_norm), common)
 
 
-@builder
+_PAPER = Paper("Chen et al., CVPR 2020", "https://arxiv.org/abs/2003.03772")
+_IMRAM_NAMES = [
+    (r"^img_enc\.fc_local\.", "image.fc."),
+    *FRAGMENT_NAMES,
+    (r"^linear_(t2i|i2t)\.", r"head.memories.\1.output."),
+    (r"^gate_(t2i|i2t)\.", r"head.memories.\1.gate."),
+]
+
+
+def _layout(mode: str, unused: Direction | None = None) -> AuthorsLayout:
+    """`unused`: the direction that a one-directional model has weights for but never uses."""
+    return AuthorsLayout(
+        [*_IMRAM_NAMES, *([] if unused is None else [(rf"^head\.memories\.{unused}\..*", "")])],
+        {**FRAGMENTS, "model_mode": mode},
+        {**SMOOTH, "iteration_step": ("steps", int), "no_IMRAM_norm": ("memory_norm", not_)},
+        axes=(("feature_dim", "img_enc.fc_local.weight", 1),),
+    )
+
+
+@model(_PAPER, "cross-attention", official=_layout("text_IMRAM", unused="i2t"))
 def imram_text(
     common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
 ) -> CrossAttention:
@@ -199,7 +221,7 @@ def imram_text(
     return _imram(common, ("t2i",), smooth, steps, memory_norm)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout("image_IMRAM", unused="t2i"))
 def imram_image(
     common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
 ) -> CrossAttention:
@@ -207,7 +229,7 @@ def imram_image(
     return _imram(common, ("i2t",), smooth, steps, memory_norm)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout("full_IMRAM"))
 def imram(
     common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
 ) -> CrossAttention:

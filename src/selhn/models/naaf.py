@@ -25,8 +25,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.models.builders import WordSettings, builder
+from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
+from selhn.models.layouts import FRAGMENT_NAMES, SMOOTH, UNIT_VECTORS, AuthorsLayout
+from selhn.models.table import Paper, model
 from selhn.ops import (
     Fragments,
     ThresholdRule,
@@ -241,7 +243,25 @@ class NegativeAwareAttention(nn.Module):
         return over.masked_fill(judged >= 0, 0)
 
 
-@builder
+_PAPER = Paper(
+    "Zhang et al., CVPR 2022",
+    "https://openaccess.thecvf.com/content/CVPR2022/html/Zhang_Negative-Aware_Attention_Framework_for_Image-Text_Matching_CVPR_2022_paper.html",
+)
+_LAYOUT = AuthorsLayout(
+    [(r"^txt_enc\.embed\.glove\.", "txt_enc.embed."), *FRAGMENT_NAMES],
+    UNIT_VECTORS,
+    {
+        **SMOOTH,
+        "thres": ("threshold", float),
+        "thres_safe": ("threshold_safe", float),
+        "alpha": ("alpha", float),
+    },
+    unsaved=("head.thresholds.",),
+    axes=(("vocab_size", "txt_enc.embed.glove.weight", 0), ("word_dim", "txt_enc.embed.glove.weight", 1)),
+)
+
+
+@model(_PAPER, "cross-attention", official=_LAYOUT)
 def naaf(
     common: WordSettings,
     smooth: float = 20.0,

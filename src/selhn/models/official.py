@@ -1,4 +1,4 @@
-"""Checkpoints of the authors' public code, read into our models; `authors_layouts.py` has a row each.
+"""Checkpoints of the authors' public code, read into our models; a row of `MODELS` has the layout of each.
 
 A file is opened by `read_checkpoint`, which runs no code out of it.
 """
@@ -18,8 +18,7 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.base.tensor_files import check_fits, check_sizes, read_checkpoint
 from selhn.models import MODELS, AbstractMatcher, create_model
-from selhn.models.authors_layouts import AXES, BERT_AXES, LAYOUTS, AuthorsLayout
-from selhn.models.vse import VSE
+from selhn.models.layouts import AXES, BERT_AXES, AuthorsLayout, Axes
 from selhn.ops.bert import bert_config, bert_weights
 
 MOST_SPARED = 2**28
@@ -41,9 +40,9 @@ def load_official(
     them are understood (`no_imgnorm=True`). Every weight must find its place, with two exceptions: a state
     dict of one side only gives a model that encodes that side, and with `bert=` the BERT may be left out.
     """
-    if name not in LAYOUTS:
-        raise NotFound(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")
-    layout = LAYOUTS[name]
+    layout = MODELS[name].official if name in MODELS else None
+    if layout is None:
+        raise NotFound(f"no public weights are known for {name!r}: {did_you_mean(name, _with_layout())}")
     if isinstance(source, (str, Path)):
         where = str(source)
         state, options = _read_checkpoint(Path(source), layout.parts)
@@ -51,7 +50,7 @@ def load_official(
         where, state, options = "the state dict", _flat(source), {}
     # A setting that neither the authors nor we have is refused by `create_model`.
     options.update({key: settings.pop(key) for key in (*layout.fixed, *layout.options) if key in settings})
-    own_bert, sizes = settings.get("bert"), _sizes(name, state)
+    own_bert, sizes = settings.get("bert"), _sizes(name, layout, state)
     if isinstance(own_bert, Mapping) and "bert" in sizes:  # a few values add to what the shapes tell
         settings["bert"] = {**sizes["bert"], **own_bert}
     own = {**sizes, **layout.ours, **_our_settings(name, layout, options), **settings}
@@ -73,6 +72,10 @@ def load_official(
     return model.eval()
 
 
+def _with_layout() -> list[str]:
+    return [name for name, entry in MODELS.items() if entry.official is not None]
+
+
 def _renamed(
     outline: AbstractMatcher, state: State, layout: AuthorsLayout, where: str, own_bert: bool
 ) -> tuple[State, str | None]:
@@ -92,7 +95,7 @@ def _renamed(
     )
     found.update({_BERT + key: value for key, value in bert.items()})
     sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
-    absent = sides[0] if isinstance(outline, VSE) and len(sides) == 1 else None
+    absent = sides[0] if layout.one_side and len(sides) == 1 else None
     unsaved = (*layout.unsaved, absent) if absent else layout.unsaved
     spared = [key for key in wanted if key.startswith(unsaved) or (own_bert and not bert and _BERT in key)]
     check_fits({key: value for key, value in wanted.items() if key not in spared}, found, where)
@@ -142,29 +145,23 @@ def _flat(state: Mapping[str, Any]) -> State:
     }
 
 
-def _sizes(name: str, state: State) -> Settings:
+def _sizes(name: str, layout: AuthorsLayout, state: State) -> Settings:
     """Settings of the model from the shapes; missing weights are reported later, all together."""
     config = _lengths(state, BERT_AXES)
     layers = {key.split(".")[4] for key in state if key.startswith("txt_enc.bert.encoder.layer.")}
     config["num_hidden_layers"] = len(layers)
     # The shapes do not tell the number of heads; a head of BERT is 64 wide.
     config["num_attention_heads"] = max(1, config.get("hidden_size", 64) // 64)
-    sizes: Settings = {"vocab_size": 1, **_lengths(state, AXES), "bert": config}
-    sizes["final_bn"] = "img_enc.bn.weight" in state
-    sizes["gated"] = "criterion.sim.fc_1.0.weight" in state
-    numbered = {
-        "steps": r"sim_enc\.(SGR_module|module_t)\.\d+",
-        "graph_layers": r"img_enc\.Rs_GCN_\d+",
-        "kernels": r"i2t_match_G\.\w+\.conv_weights\.\d+",
-    }
-    for setting, part in numbered.items():
+    sizes: Settings = {"vocab_size": 1, **_lengths(state, [*AXES, *layout.axes]), "bert": config}
+    sizes |= {setting: weight in state for setting, weight in layout.present.items()}
+    for setting, part in layout.numbered.items():
         if several := {found[0] for key in state if (found := re.match(part, key))}:
             sizes[setting] = len(several)
     known = inspect.signature(MODELS[name].build).parameters
     return {setting: size for setting, size in sizes.items() if setting in known}
 
 
-def _lengths(state: State, axes: list[tuple[str, str, int]]) -> dict[str, int]:
+def _lengths(state: State, axes: Axes) -> dict[str, int]:
     return {
         name: state[key].shape[axis] for name, key, axis in axes if key in state and axis < state[key].ndim
     }
@@ -182,7 +179,7 @@ def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settin
         if options.get(option, value) != value:
             raise SelhnError(
                 f"these weights were trained with {option}={options[option]!r}; {name} has {value!r} there: "
-                f"load them as another model, if there is one ({', '.join(LAYOUTS)})"
+                f"load them as another model, if there is one ({', '.join(_with_layout())})"
             )
     given = {theirs: options[theirs] for theirs in layout.options if options.get(theirs) is not None}
     try:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle
 
 from selhn.base.errors import NotFound, SelhnError, needs
-from selhn.models.builders import BertSettings, builder
+from selhn.models.builders import BertSettings
 from selhn.models.matcher import RegionMask, Regions
+from selhn.models.table import Paper, model
 from selhn.models.vse import MLP_ORDER, VSE, ImageEncoder, TextEncoder, with_words
 from selhn.ops.bert_encoder import BertConfig, BertEncoder
 
@@ -260,7 +261,7 @@ def _matcher(common: PixelSettings) -> VSE:
     return model
 
 
-@builder
+@model(Paper("Radford et al., ICML 2021", "https://arxiv.org/abs/2103.00020"))
 def clip(common: PixelSettings) -> VSE:
     """A small CLIP: two transformers from scratch, patches of pixels and the words of the training texts."""
     words = {**SMALL, "max_position_embeddings": 128}
@@ -273,7 +274,10 @@ def clip(common: PixelSettings) -> VSE:
     return model
 
 
-@builder
+@model(
+    Paper("after Fu et al. (LAPS), CVPR 2024", "https://github.com/CrossmodalGroup/LAPS"),
+    brings_tokenizer=True,
+)
 def vit_bert(common: PixelSettings) -> VSE:
     """RVSE++ from pixels: the patches of a vision transformer are its regions; the family of LAPS and D2S-VSE."""
     return _matcher(common)

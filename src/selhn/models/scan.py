@@ -10,8 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from selhn.models.builders import WordSettings, builder
+from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
+from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayout, Options
+from selhn.models.table import Paper, model
 from selhn.ops import (
     AttentionSettings,
     Focus,
@@ -109,25 +111,34 @@ def shown_attention(
     return weights
 
 
-@builder
+_PAPER = Paper("Lee et al., ECCV 2018", "https://arxiv.org/abs/1803.08024")
+
+
+def _layout(direction: Direction, pooling: str) -> AuthorsLayout:
+    fixed = {**FRAGMENTS, "cross_attn": direction, "agg_func": pooling}
+    lse: Options = {"lambda_lse": ("lambda_lse", float)} if pooling == "LogSumExp" else {}
+    return AuthorsLayout(FRAGMENT_NAMES, fixed, {**SMOOTH, **lse})
+
+
+@model(_PAPER, "cross-attention", official=_layout("t2i", "Mean"))
 def scan_t2i_avg(common: WordSettings, smooth: float = 9.0) -> CrossAttention:
     """SCAN t2i AVG: the mean over words that attend to regions."""
     return with_head(StackedAttention(("t2i",), smooth), common)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout("t2i", "LogSumExp"))
 def scan_t2i_lse(common: WordSettings, smooth: float = 9.0, lambda_lse: float = 6.0) -> CrossAttention:
     """SCAN t2i LSE: log-sum-exp over words that attend to regions."""
     return with_head(StackedAttention(("t2i",), smooth, lambda_lse), common)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout("i2t", "Mean"))
 def scan_i2t_avg(common: WordSettings, smooth: float = 4.0) -> CrossAttention:
     """SCAN i2t AVG: the mean over regions that attend to words."""
     return with_head(StackedAttention(("i2t",), smooth), common)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout("i2t", "LogSumExp"))
 def scan_i2t_lse(common: WordSettings, smooth: float = 4.0, lambda_lse: float = 6.0) -> CrossAttention:
     """SCAN i2t LSE: log-sum-exp over regions that attend to words; the authors took lambda 5 or 20."""
     return with_head(StackedAttention(("i2t",), smooth, lambda_lse), common)

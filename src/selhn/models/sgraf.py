@@ -18,13 +18,15 @@ from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError
-from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.builders import WordSettings, xavier
 from selhn.models.cross_attention import (
     CrossAttention,
     RegionEncoder,
     SelfAttentionPool,
     WordEncoder,
 )
+from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, AuthorsLayout
+from selhn.models.table import Paper, model
 from selhn.ops import (
     Fragments,
     LinearWeights,
@@ -269,14 +271,49 @@ class SimilaritySettings(WordSettings):
     dropout: float = 0.4
 
 
-@builder
+_PAPER = Paper("Diao et al., AAAI 2021", "https://arxiv.org/abs/2101.01368")
+POOL_NAMES = [
+    (r"\.embedding_local\.", ".local."),
+    (r"\.embedding_global\.", ".mean."),
+    (r"\.embedding_common\.0\.", ".common."),
+]
+STEP_NAMES = [(r"\.graph_(query|key)_w\.", r".\1."), (r"\.sim_graph_w\.", ".value.")]
+_SGRAF_NAMES = [
+    *FRAGMENT_NAMES,
+    (r"^sim_enc\.v_global_w\.", "image.pool."),
+    (r"^sim_enc\.t_global_w\.", "text.pool."),
+    *POOL_NAMES,
+    (r"^sim_enc\.sim_tranloc_w\.", "head.local."),
+    (r"^sim_enc\.sim_tranglo_w\.", "head.whole."),
+    (r"^sim_enc\.sim_eval_w\.", "head.last."),
+    (r"^sim_enc\.SGR_module\.", "head.reasoning.steps."),
+    *STEP_NAMES,
+    (r"^sim_enc\.SAF_module\.attn_sim_w\.", "head.reasoning.attention."),
+    (r"^sim_enc\.SAF_module\.bn\.", "head.reasoning.norm."),
+]
+
+
+def _layout(module: str) -> AuthorsLayout:
+    return AuthorsLayout(
+        _SGRAF_NAMES,
+        {**FRAGMENTS, "module_name": module},
+        parts=("img_enc.", "txt_enc.", "sim_enc."),
+        axes=(
+            ("num_regions", "sim_enc.v_global_w.embedding_local.1.weight", 0),
+            ("sim_dim", "sim_enc.sim_eval_w.weight", 1),
+        ),
+        numbered={"steps": r"sim_enc\.SGR_module\.\d+"},
+    )
+
+
+@model(_PAPER, "cross-attention", official=_layout("SGR"))
 def sgr(common: SimilaritySettings, steps: int = 3) -> CrossAttention:
     """SGR: similarity graph reasoning."""
     head = SimilarityHead(common.dim, common.sim_dim, common.smooth, GraphReasoning(common.sim_dim, steps))
     return with_pooling(head, common)
 
 
-@builder
+@model(_PAPER, "cross-attention", official=_layout("SAF"))
 def saf(common: SimilaritySettings) -> CrossAttention:
     """SAF: similarity attention filtration."""
     head = SimilarityHead(common.dim, common.sim_dim, common.smooth, AttentionFiltration(common.sim_dim))

@@ -12,8 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Batch, Match
 from selhn.models.cross_attention import CrossAttention
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens
-from selhn.models.vse import dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, dot_scores
 from selhn.ops import Fragments, side_by_side
 
 

@@ -7,13 +7,13 @@ The bodies are f, mlp(f) and f + mlp(f). Public code has only the last, without 
 from collections.abc import Mapping
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.models.builders import BertSettings, WordSettings, builder, xavier
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
+from selhn.models.builders import BertSettings, WordSettings, xavier
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.table import Paper, model
 from selhn.ops import GPO, MLP, MLPOrder, WordGRU, unit
 from selhn.ops.bert import Bert, bert_tokenizer
 from selhn.text import Tokenizer
@@ -87,12 +87,6 @@ class VSE(AbstractMatcher):
         return dot_scores(images, texts)
 
 
-def dot_scores(images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
-    """`images @ texts.T`, never in half precision: SelHN compares scores that differ by 0.01."""
-    with torch.autocast(images.device.type, enabled=False):
-        return images @ texts.T
-
-
 def with_gru(
     body: Body, common: WordSettings, word_dropout: float, mlp_order: MLPOrder, mask_bn: bool
 ) -> VSE:
@@ -126,13 +120,16 @@ def with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder, mask_bn: bo
     return VSE(image, TextEncoder(words, common.dim), tokenizer)
 
 
-@builder
+_PAPER = Paper("Li et al., 2023", "https://arxiv.org/abs/2303.00181")
+
+
+@model(_PAPER)
 def vse_fc(common: WordSettings, word_dropout: float = 0.0) -> VSE:
     """VSE (FC): the features of a region go through one linear layer."""
     return with_gru("fc", common, word_dropout, MLP_ORDER, mask_bn=False)
 
 
-@builder
+@model(_PAPER)
 def vse_mlp(
     common: WordSettings, mlp_order: MLPOrder = MLP_ORDER, mask_bn: bool = False, word_dropout: float = 0.0
 ) -> VSE:
@@ -140,7 +137,7 @@ def vse_mlp(
     return with_gru("mlp", common, word_dropout, mlp_order, mask_bn)
 
 
-@builder
+@model(_PAPER)
 def rvse(
     common: WordSettings, mlp_order: MLPOrder = MLP_ORDER, mask_bn: bool = False, word_dropout: float = 0.0
 ) -> VSE:
@@ -148,7 +145,7 @@ def rvse(
     return with_gru("residual", common, word_dropout, mlp_order, mask_bn)
 
 
-@builder
+@model(_PAPER, brings_tokenizer=True)
 def rvsepp(common: BertSettings, mlp_order: MLPOrder = MLP_ORDER, mask_bn: bool = False) -> VSE:
     """RVSE++: FC(x) + mlp(FC(x)) for regions; BERT, FC for words."""
     # Paper: it does not say which BERT, and the released code has the BiGRU only, so it is a setting.

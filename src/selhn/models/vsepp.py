@@ -4,13 +4,16 @@ Differs from the public code: unit vectors divide by the norm plus 1e-8, so that
 have several regions, whose projections are averaged.
 """
 
+from operator import not_
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selhn.models.builders import WordSettings, builder, xavier
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
-from selhn.models.vse import dot_scores
+from selhn.models.builders import WordSettings, xavier
+from selhn.models.layouts import AuthorsLayout
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.table import Paper, model
 from selhn.ops import last_states, mean_of, unit, word_embedding
 
 _NUMBERS_AT_ONCE = 2**26
@@ -55,13 +58,22 @@ class VSEpp(AbstractMatcher):
         return torch.cat([-(texts - block[:, None]).relu().norm(dim=2) for block in images.split(rows)])
 
 
-@builder
+_PAPER = Paper("Faghri et al., BMVC 2018", "https://arxiv.org/abs/1707.05612")
+
+
+def _layout(measure: str) -> AuthorsLayout:
+    names = [(r"^img_enc\.fc\.", "fc."), (r"^txt_enc\.(embed|rnn)\.", r"\1.")]
+    fixed = {"measure": measure, "use_abs": measure == "order"}
+    return AuthorsLayout(names, fixed, {"no_imgnorm": ("normalise_images", not_)})
+
+
+@model(_PAPER, official=_layout("cosine"))
 def vsepp(common: WordSettings, normalise_images: bool = True) -> VSEpp:
     """VSE++ with cosines; `normalise_images=False` is VSE0's image side."""
     return VSEpp(common, order=False, normalise_images=normalise_images)
 
 
-@builder
+@model(_PAPER, "order embedding", official=_layout("order"))
 def vsepp_order(common: WordSettings, normalise_images: bool = True) -> VSEpp:
     """Order++: the order scores."""
     return VSEpp(common, order=True, normalise_images=normalise_images)

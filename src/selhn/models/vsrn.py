@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.types import Batch, Match
-from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.builders import WordSettings, xavier
 from selhn.models.captioner import Captioner
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
-from selhn.models.vse import dot_scores
+from selhn.models.layouts import UNIT_VECTORS, AuthorsLayout, Names
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.table import Paper, model
 from selhn.ops import last_states, look_up, masked_batch_norm, side_by_side, unit, word_embedding
 
 NormOver = Literal["regions", "features"]
@@ -131,7 +132,26 @@ def to_front(mask: RegionMask) -> tuple[RegionMask, Tensor]:
     return places < number, torch.zeros_like(goes_to).scatter(1, goes_to, places)
 
 
-@builder
+_PAPER = Paper("Li et al., ICCV 2019", "https://arxiv.org/abs/1909.02701")
+_VSRN_NAMES: Names = [
+    (r"^img_enc\.fc\.", "reasoning.fc."),
+    (r"^img_enc\.Rs_GCN_([1-9]\d*)\.", lambda found: f"reasoning.layers.{int(found[1]) - 1}."),
+    (r"\.W\.0\.", ".out."),
+    (r"\.W\.1\.", ".norm."),
+    (r"^img_enc\.img_rnn\.", "region_rnn."),
+    (r"^img_enc\.bn\.", "final_bn."),
+    (r"^txt_enc\.(embed|rnn)\.", r"\1."),
+]
+_LAYOUT = AuthorsLayout(
+    _VSRN_NAMES,
+    {**UNIT_VECTORS, "measure": "cosine", "use_abs": False},
+    unsaved=("captioner.",),
+    numbered={"graph_layers": r"img_enc\.Rs_GCN_\d+"},
+    present={"final_bn": "img_enc.bn.weight"},
+)
+
+
+@model(_PAPER, official=_LAYOUT)
 def vsrn(
     common: WordSettings,
     graph_layers: int = 4,

@@ -14,7 +14,15 @@ from starlette.requests import ClientDisconnect
 from selhn.base.errors import Damaged, Linked, Locked, MissingExtra, NotFound, Outdated, SelhnError
 
 LOGGER = logging.getLogger("selhn.serve")
-STATUSES = {SelhnError: 400, NotFound: 404, Locked: 409, Damaged: 500, Linked: 500, Outdated: 500, MissingExtra: 501}
+STATUSES = {
+    SelhnError: 400,
+    NotFound: 404,
+    Locked: 409,
+    Damaged: 500,
+    Linked: 500,
+    Outdated: 500,
+    MissingExtra: 501,
+}
 
 
 class Problem(BaseModel):

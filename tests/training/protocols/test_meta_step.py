@@ -7,7 +7,7 @@ from torch.func import functional_call
 
 from selhn.losses import MetaSPN, TripletHN
 from selhn.models import AbstractMatcher
-from selhn.models.vse import dot_scores
+from selhn.models.matcher import dot_scores
 from selhn.training.protocols import MetaStep
 from selhn.training.step import make_batches, on_device
 

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.tensor_files import NothingDrawn, check_fits, read_tensors, require_fit
+from selhn.base.tensor_files import NothingDrawn, built_with, check_fits, read_tensors
 
 WANTED = {"weight": torch.zeros(2, 3), "count": torch.zeros((), dtype=torch.int64)}
 
@@ -15,8 +15,44 @@ def stack_of(number):
     return lambda: nn.Sequential(*(nn.Linear(2, 2) for _ in range(number)))
 
 
-def test_a_module_that_fits():
-    require_fit(stack_of(3), stack_of(3)().state_dict(), "here")
+class Odd(nn.Module):
+    """With a weight under two names, a tensor that is no weight, and a buffer that is not stored."""
+
+    def __init__(self, tied=False, attribute=False, buffer=False):
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.second = self.first if tied else nn.Linear(2, 2)
+        self.scale = torch.tensor(3.0) if attribute else 3.0
+        self.register_buffer("shift", torch.tensor(4.0) if buffer else None, persistent=False)
+
+    def forward(self, x):
+        return self.second(self.first(x)) * self.scale + (0 if self.shift is None else self.shift)
+
+
+@pytest.mark.parametrize(
+    ("odd", "builds"), [({}, 1), ({"tied": True}, 2), ({"attribute": True}, 2), ({"buffer": True}, 2)]
+)
+def test_a_module_that_fits_is_built_once_unless_it_has_more_than_weights(odd, builds):
+    wanted, built = Odd(**odd), []
+    wanted.first.weight.requires_grad_(False)
+
+    def build():
+        built.append(Odd(**odd))
+        built[-1].first.weight.requires_grad_(False)
+        return built[-1]
+
+    state = torch.get_rng_state()
+    weights = {name: weight.double() for name, weight in wanted.state_dict().items()}
+    module = built_with(build, weights, "here")
+    assert len(built) == builds
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(module(torch.ones(1, 2)), wanted(torch.ones(1, 2)))
+    assert (module.second is module.first) is bool(odd.get("tied"))
+    assert not module.first.weight.requires_grad
+    assert module.first.bias.requires_grad
+    assert not any(weight.is_meta for weight in module.state_dict().values())
+    weights["first.weight"].zero_()
+    assert module.first.weight.any(), "a copy"
 
 
 def test_a_module_far_larger_than_its_weights_is_never_finished():
@@ -26,7 +62,7 @@ def test_a_module_far_larger_than_its_weights_is_never_finished():
         return nn.Sequential(*(built.append(1) or nn.Linear(2, 2) for _ in range(10**7)))
 
     with pytest.raises(Damaged, match="many more parts than the 6 weights"):
-        require_fit(build, stack_of(3)().state_dict(), "here")
+        built_with(build, stack_of(3)().state_dict(), "here")
     assert len(built) < 2000
 
 
@@ -38,12 +74,12 @@ def test_modules_without_weights_count():
         return model
 
     with pytest.raises(Damaged, match="many more parts"):
-        require_fit(build, {}, "here")
+        built_with(build, {}, "here")
 
 
 def test_it_takes_no_memory():
     with pytest.raises(SelhnError, match="other shapes"):
-        require_fit(lambda: nn.Linear(10**6, 10**6), nn.Linear(2, 2).state_dict(), "here")
+        built_with(lambda: nn.Linear(10**6, 10**6), nn.Linear(2, 2).state_dict(), "here")
 
 
 def test_others_may_build_meanwhile():
@@ -55,7 +91,7 @@ def test_others_may_build_meanwhile():
         other.join()
         return stack_of(3)()
 
-    require_fit(build, stack_of(3)().state_dict(), "here")
+    built_with(build, stack_of(3)().state_dict(), "here")
     assert sizes == [2000]
     assert len(stack_of(2000)()) == 2000, "and afterwards nothing counts"
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from model_cases import CASES, FIXED_REGIONS, WORDS, make_batch, make_model, of_images, of_rows, score_batch
 
-import selhn.models as models
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import Batch
 from selhn.losses import TripletSelHN

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.untrusted import require_file
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 LARGEST_WEIGHT = 1e18
 """Largest weight: the product of two larger ones overflows float32. Trained weights are below 1,000."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -122,20 +123,37 @@ def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], where: str) -> None:
-    """Refuse weights that do not fit the module that `build` makes from untrusted settings.
+def built_with(build: Callable[[], ModuleT], weights: Mapping[str, Tensor], where: str) -> ModuleT:
+    """The module that `build` makes from untrusted settings, with the weights of a file, which have to fit.
 
-    The module is built without memory, and abandoned as soon as it has too many parts for the weights.
+    It is built without memory, and abandoned as soon as it has too many parts for the weights; then the weights take
+    their places. It is built again only if it also has tensors that are not weights, or one weight under two names.
     """
     try:
         with torch.device("meta"), NothingDrawn(), _no_larger_than(weights):
-            wanted = build().state_dict()
+            module = build()
+            wanted = module.state_dict()
     except _UNBUILDABLE as error:
         reason = str(error)[:200]
         raise Damaged(
             f"{where}: no model can be built with the settings in config.json ({reason})"
         ) from error
     check_fits(wanted, weights, where)
+    # Copies: what was read may be a view of a file that changes later.
+    own = {name: weights[name].to(tensor.dtype, copy=True) for name, tensor in wanted.items()}
+    module.load_state_dict(own, assign=True)
+    if _has_more_than_weights(module):
+        with torch.random.fork_rng(devices=[]), NothingDrawn():  # leaves the caller's generator unchanged
+            module = build()
+        module.load_state_dict(own)
+    return module
+
+
+def _has_more_than_weights(module: nn.Module) -> bool:
+    names, several = dict(module.named_parameters(remove_duplicate=False)), list(module.parameters())
+    attributes = (value for part in module.modules() for value in vars(part).values())
+    others = (*several, *module.buffers(), *(value for value in attributes if isinstance(value, Tensor)))
+    return len(names) > len(several) or any(tensor.is_meta for tensor in others)
 
 
 class NothingDrawn(TorchFunctionMode):

@@ -4,11 +4,9 @@ import inspect
 from pathlib import Path
 from typing import get_args
 
-import torch
-
 from selhn.base.errors import Damaged, NotFound
 from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, named_object
-from selhn.base.tensor_files import NothingDrawn, read_tensors, require_fit
+from selhn.base.tensor_files import built_with, read_tensors
 from selhn.models.matcher import AbstractMatcher
 from selhn.models.saved import WEIGHTS_FILE, find_folder, read_config
 from selhn.models.table import MODELS, create_model
@@ -57,11 +55,4 @@ def load_model(path: Path | str) -> AbstractMatcher:
     if has_tokenizer(folder):
         settings["tokenizer"] = load_tokenizer(folder)
     weights = read_tensors(folder / WEIGHTS_FILE)
-    require_fit(lambda: create_model(config["name"], **settings), weights, str(folder))
-    with (
-        torch.random.fork_rng(devices=[]),
-        NothingDrawn(),
-    ):  # leaves the caller's generator unchanged
-        model = create_model(config["name"], **settings)
-    model.load_state_dict(weights)
-    return model.eval()
+    return built_with(lambda: create_model(config["name"], **settings), weights, str(folder)).eval()

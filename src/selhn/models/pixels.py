@@ -129,7 +129,9 @@ class LibraryVision(nn.Module):
             self.is_pretrained
         )  # a saved model that is trained further keeps its rates
         for name in ("mean", "deviation"):
-            self.register_buffer(name, torch.tensor(self.settings[name])[:, None, None], persistent=False)
+            self.register_buffer(
+                name, torch.tensor(self.settings[name], device="cpu")[:, None, None], persistent=False
+            )
         with torch.no_grad():
             training, _ = self.network.training, self.network.eval()
             try:

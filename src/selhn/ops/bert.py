@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
 from selhn.base.files import cache_folder, new_folder, writing
-from selhn.base.tensor_files import read_tensors, require_fit
+from selhn.base.tensor_files import built_with, read_tensors
 from selhn.base.untrusted import read_json
 from selhn.ops.bert_encoder import BertConfig, BertEncoder
 from selhn.text import WordPiece
@@ -50,17 +50,13 @@ class Bert(nn.Module):
         super().__init__()
         if not isinstance(source, (str, Path, Mapping)):
             raise SelhnError(f"bert takes {MINILM!r}, a folder or a configuration, got {source!r}")
-        weights = None
         if isinstance(source, Mapping):
-            config = BertConfig.read(source)
+            self.bert = BertEncoder(BertConfig.read(source))
         else:
             folder = bert_folder(source)
             config = BertConfig.read(bert_config(folder))
             weights = bert_weights(read_tensors(folder / "model.safetensors"))
-            require_fit(lambda: BertEncoder(config), weights, str(folder))
-        self.bert = BertEncoder(config)
-        if weights is not None:
-            self.bert.load_state_dict(weights)
+            self.bert = built_with(lambda: BertEncoder(config), weights, str(folder))
         self.freeze = freeze
         if freeze:
             self.requires_grad_(False)

@@ -6,12 +6,12 @@ import json
 import torch
 from safetensors.torch import save_file
 
-from selhn.base.concept_graph import ConceptGraph
 from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.side_inputs import neighbours
 from selhn.models import MODELS, create_model, encode_batch
 from selhn.ops.bert import Bert
 from selhn.text import Vocabulary
+from selhn.text.concept_graph import ConceptGraph
 
 WORDS = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", *(f"word{i}" for i in range(35)), "<mask>"])
 BERT = {

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import Damaged, SelhnError
 from selhn.data import concepts, load_data, write_native
 from selhn.data.concepts import build_graph, concept_labels, graph_of, training_labels, write_concepts
+from selhn.text.concept_graph import ConceptGraph
 
 CAPTIONS = [
     "two dogs and a dog",

@@ -9,13 +9,13 @@ import torch
 from faults.reader import Reader, files, of_model
 from model_cases import FEATURE_DIM, GRAPH, WORDS, make_model, write_bert
 
-from selhn.base.concept_graph import ConceptGraph
 from selhn.base.sealed import seal
-from selhn.base.word_vectors import read_word_vectors
 from selhn.models import create_model, load_model
 from selhn.models.official import load_official
 from selhn.ops.bert import Bert, bert_tokenizer
 from selhn.text import Vocabulary, WordPiece
+from selhn.text.concept_graph import ConceptGraph
+from selhn.text.word_vectors import read_word_vectors
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

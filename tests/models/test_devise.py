@@ -3,8 +3,8 @@ import torch
 from model_cases import WORDS, make_batch, make_model
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.word_vectors import read_word_vectors
 from selhn.models import create_model, load_model
+from selhn.text.word_vectors import read_word_vectors
 
 
 def test_it_is_its_formula():

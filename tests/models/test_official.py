@@ -12,7 +12,6 @@ import pytest
 import torch
 from model_cases import BERT, FIXED_REGIONS, make_batch, make_model
 
-from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.types import Batch
 from selhn.losses import BCEMax, TripletHN
@@ -20,6 +19,7 @@ from selhn.models import MODELS, create_model
 from selhn.models.matcher import taken_side
 from selhn.models.official import load_official
 from selhn.ops import Fragments, unit
+from selhn.text.concept_graph import ConceptGraph
 
 SIZES = ("dim", "feature_dim", "word_dim", "vocab_size", "sim_dim", "num_concepts", "concept_dim", "heads", "blocks",
          "kernels", "hidden")  # fmt: skip

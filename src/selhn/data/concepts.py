@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from selhn.base.concept_graph import CONCEPTS_FILE, MOST_CONCEPTS, ConceptGraph
 from selhn.base.errors import SelhnError
 from selhn.base.files import write_whole
 from selhn.base.untrusted import read_json
@@ -19,6 +18,7 @@ from selhn.data.formats import load_data
 from selhn.data.formats.precomp import precomp_folder
 from selhn.data.splits import Data, Split
 from selhn.text import FUNCTION_WORDS, split_words
+from selhn.text.concept_graph import CONCEPTS_FILE, MOST_CONCEPTS, ConceptGraph
 
 _CAPTIONS_AT_ONCE = 2**14
 _LEFT_OUT = FUNCTION_WORDS | set(

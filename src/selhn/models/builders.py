@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.base.word_vectors import read_word_vectors
 from selhn.models.matcher import AbstractMatcher
 from selhn.text import Tokenizer
+from selhn.text.word_vectors import read_word_vectors
 
 MatcherT = TypeVar("MatcherT", bound=AbstractMatcher)
 

@@ -20,10 +20,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
-from selhn.base.word_vectors import read_word_vectors
 from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import RegionEncoder, SelfAttentionPool, WordEncoder
 from selhn.models.layouts import GRU_NAMES, UNIT_VECTORS, AuthorsLayout, Names
@@ -39,6 +37,8 @@ from selhn.models.matcher import (
 )
 from selhn.models.table import Paper, model
 from selhn.ops import side_by_side, unit
+from selhn.text.concept_graph import ConceptGraph
+from selhn.text.word_vectors import read_word_vectors
 
 CONSENSUS_SHARE = 0.05
 """Share of the consensus in a score; the rest comes from the fused vectors."""

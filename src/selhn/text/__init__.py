@@ -1,4 +1,4 @@
-"""Strings to tokens: a vocabulary of words, and the word pieces of BERT."""
+"""Strings to tokens: a vocabulary of words, and the word pieces of BERT; vectors and counts of words from files."""
 
 from pathlib import Path
 

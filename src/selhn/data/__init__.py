@@ -3,7 +3,7 @@
 from selhn.data.batches import Augmentation, Batches, TextBlocks, image_blocks
 from selhn.data.check import check
 from selhn.data.features import DenseFeatures, Features, ImageByImage, RaggedFeatures, SomeImages
-from selhn.data.formats import FORMATS, import_data, load_data
+from selhn.data.formats import FORMATS, import_data, load_data, register_format
 from selhn.data.formats.data_report import Report
 from selhn.data.formats.native import write_native
 from selhn.data.formats.pocket import PocketFeatures, Projection
@@ -19,6 +19,7 @@ __all__ += [
     "load_data",
     "make_resident",
     "read_truth",
+    "register_format",
     "resident_bytes",
     "with_noise",
     "write_native",

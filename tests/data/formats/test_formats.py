@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from selhn.data import FORMATS, import_data, load_data
+from selhn.base.errors import NotFound, SelhnError
+from selhn.data import FORMATS, DenseFeatures, Split, check, import_data, load_data, register_format
 from selhn.data.formats import find_format
 from selhn.pictures.indexing import pictures_in
 
@@ -65,7 +66,7 @@ def test_unknown_names_and_folders(tmp_path):
     with pytest.raises(ValueError, match="no file or folder '/no/where': give a path"):
         load_data("/no/where")
     (tmp_path / "report.txt").write_text("nothing here")
-    with pytest.raises(ValueError, match=r"Known formats: native \(data.json\);") as caught:
+    with pytest.raises(ValueError, match=r"; native \(data.json\);") as caught:
         load_data(tmp_path)
     assert all(f" {name} (" in str(caught.value) for name in FORMATS if name != "world")
 
@@ -80,3 +81,30 @@ def test_a_folder_of_pictures_is_recognised(tmp_path):
         load_data(tmp_path)
     (tmp_path / "data.json").write_text("{}")
     assert not pictures_in(tmp_path), "a data set may have pictures beside it"
+
+
+def test_a_format_of_another_package(precomp, tmp_path, monkeypatch):
+    monkeypatch.setattr("selhn.data.formats.FORMATS", dict(FORMATS))
+
+    def read_mine(path, report, *, images: int = 2):
+        report.lines.append("mine: generated")
+        regions = torch.arange(images * 6.0).view(images, 2, 3)
+        splits = {}
+        for name in ("train", "dev", "test"):
+            names = [f"{name} {number}" for number in range(images)]
+            splits[name] = Split(name, DenseFeatures(regions), names, torch.arange(images), names)
+        return "mine", splits
+
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(NotFound):
+        load_data(tmp_path)
+    register_format("mine", read_mine, looks_like=lambda path: (path / "mine.txt").is_file())
+    data = load_data(tmp_path, images=3)
+    assert (data.name, data.test.num_images, data.test.captions[2]) == ("mine", 3, "test 2")
+    assert load_data(import_data(tmp_path, tmp_path / "new")).train.num_images == 2
+    assert check(tmp_path).ok
+    (precomp.folder / "mine.txt").write_text("")
+    assert find_format(precomp.folder)[1] == "mine", "tried first"
+    for wrong in ("mine", 3):
+        with pytest.raises(SelhnError):
+            register_format(wrong, read_mine, looks_like=lambda path: False)

@@ -11,7 +11,6 @@ from selhn.base.names import require_settings
 from selhn.data.formats.data_report import Found, Report
 from selhn.data.formats.karpathy import read_karpathy
 from selhn.data.formats.native import NativePrecision, read_native, write_native
-from selhn.data.formats.pocket import read_pocket
 from selhn.data.formats.precomp import precomp_folder, read_precomp
 from selhn.data.formats.tsv import read_tsv
 from selhn.data.splits import SPLITS, Data
@@ -38,15 +37,9 @@ def _read_world(path: Path, report: Report, **settings: Any) -> Found:
     return data.name, {name: data[name] for name in SPLITS}
 
 
-# The first that fits is taken: a pocket folder has the files of a precomp folder too.
-FORMATS: Mapping[str, Format] = {
+FORMATS: dict[str, Format] = {
     "world": Format(lambda path: path == Path("world"), _read_world, "the word world: generated data"),
     "native": Format(lambda path: _has_file(path, "data.json"), read_native, "data.json"),
-    "pocket": Format(
-        lambda path: _has_file(path, "projection.npz"),
-        read_pocket,
-        "projection.npz and train_ims.npy in int8",
-    ),
     "precomp": Format(
         lambda path: any(_has_file(precomp_folder(path), files) for files in ("*_ims.npy", "*_caps.txt")),
         read_precomp,
@@ -63,6 +56,31 @@ FORMATS: Mapping[str, Format] = {
         "dataset_*.json beside one .npy file of features",
     ),
 }
+
+
+def register_format(
+    name: str, read: Callable[..., Found], looks_like: Callable[[Path], bool], files: str = ""
+) -> None:
+    """Add a format of your own: `load_data` and the command line then read it.
+
+    The first format that fits is taken. Yours is tried before all that are there, so `looks_like` should be strict.
+
+    Args:
+        read: `read(path, report, **settings)` gives the name of the data and its splits by name. It raises what is
+            wrong, and adds to `report.lines` what a person should know.
+        looks_like: whether a file or folder is in this format, without reading much of it.
+        files: what a person would look for.
+    """
+    if not isinstance(name, str) or not callable(read) or not callable(looks_like):
+        raise SelhnError(
+            f"register_format takes a name and two functions, got {name!r}, {read!r} and {looks_like!r}: "
+            'register_format("mine", read_mine, looks_like=lambda path: (path / "mine.json").is_file())'
+        )
+    if name in FORMATS:
+        raise SelhnError(f"there is already a format called {name!r}: register yours under another name")
+    others = dict(FORMATS)
+    FORMATS.clear()
+    FORMATS.update({name: Format(looks_like, read, files), **others})
 
 
 def find_format(source: Path | str) -> tuple[Path, str]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import read_archive
 from selhn.data.features import DenseFeatures, Features, Regions
+from selhn.data.formats import register_format
 from selhn.data.formats.data_report import Found, Report
 from selhn.data.formats.precomp import open_split
 from selhn.data.splits import SPLITS
@@ -107,3 +108,12 @@ def read_projection(path: Path) -> Projection:
         if not bool(values.isfinite().all()):
             raise SelhnError(f"{path}: {name} holds NaN or infinite numbers: make the projection again")
     return Projection(mean, components, scale)
+
+
+# Tried before precomp, whose files are there too.
+register_format(
+    "pocket",
+    read_pocket,
+    looks_like=lambda path: (path / "projection.npz").is_file(),
+    files="projection.npz and train_ims.npy in int8",
+)

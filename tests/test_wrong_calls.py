@@ -9,6 +9,7 @@ from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturn
 
 import selhn
 from selhn.base.errors import SelhnError, SelhnWarning
+from selhn.data import register_format
 from selhn.diagnose import Probe, Watch
 from selhn.eval import encode_split, measure_split, score_split
 from selhn.losses import TripletSelHN
@@ -77,6 +78,7 @@ CALLS = {
     "a watch of a list": (lambda m, d: Watch()([[0.3]]), "scores must be a torch tensor, got list"),
     "a watch, too few ids": (lambda m, d: Watch()(torch.rand(3, 3), image_ids=[1, 2]), "must have shape (3,)"),
     "a probe of the loss": (lambda m, d: Probe(m)(torch.tensor(0.3)), "scores must be square"),
+    "a format without its test": (lambda m, d: register_format("mine", print, None), "takes a name and two functions"),
     "a vocabulary of one text": (lambda m, d: Vocabulary.build("a dog"), "there are no captions: give a list"),
     "a vocabulary of nothing": (lambda m, d: Vocabulary.build([]), "there are no captions"),
 }  # fmt: skip

@@ -1,14 +1,27 @@
 import errno
+import io
 import os
 import shutil
 import subprocess
 import sys
 
 import pytest
+from planted import PLANTED, make_outside, plant
+from read_only import content_of, read_only
 
 from selhn.base import files
-from selhn.base.errors import Locked, SelhnError
-from selhn.base.files import LOCK_FILE, new_folder, settle, write_whole, writing
+from selhn.base.errors import Linked, Locked, SelhnError
+from selhn.base.files import (
+    LOCK_FILE,
+    new_folder,
+    open_in_place,
+    refuse_links,
+    settle,
+    sync_file,
+    whole_folder,
+    write_whole,
+    writing,
+)
 
 HOLD = """
 import sys, time
@@ -132,3 +145,243 @@ def test_a_folder_that_is_being_written_is_left_alone(tmp_path):
             pass
         (partial / "file").touch()
     assert [one.name for one in tmp_path.rglob("*")] == ["out", "file"]
+
+
+# Folders of strangers
+
+
+@pytest.fixture
+def outside(tmp_path):
+    return make_outside(tmp_path / "outside")
+
+
+@pytest.fixture
+def stranger(tmp_path):
+    (tmp_path / "stranger").mkdir()
+    return tmp_path / "stranger"
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_nothing_but_files_and_folders_is_allowed(stranger, outside, kind):
+    before = content_of(outside)
+    (stranger / "deep").mkdir()
+    (stranger / "deep" / "file").write_text("good")
+    refuse_links(stranger)
+    plant(stranger / "deep" / "entry", kind, outside)
+    refuse_links(stranger, deep=False)
+    refuse_links(stranger, ["file", "missing"])
+    for names in (None, ["deep"], ["deep/entry"]):
+        with pytest.raises(Linked, match="entry"):
+            refuse_links(stranger, names)
+    assert content_of(outside) == before
+
+
+def test_a_link_that_the_user_names_may_lead_anywhere(stranger, tmp_path):
+    (stranger / "file").write_text("good")
+    named, loop = tmp_path / "named", tmp_path / "loop"
+    named.symlink_to(stranger)
+    loop.symlink_to(loop)
+    refuse_links(named)
+    for nothing in (loop, tmp_path / "missing", stranger / "file"):
+        refuse_links(nothing)
+        refuse_links(nothing, ["entry"])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PLANTED if kind != "pipe"])
+def test_a_link_is_replaced_and_not_written_through(stranger, outside, kind):
+    before = content_of(outside)
+    plant(stranger / "report.html", kind, outside)
+    plant(stranger / ".report.html.partial", kind, outside)  # what earlier versions wrote to
+    write_whole(stranger / "report.html", "ours")
+    assert (stranger / "report.html").read_text() == "ours"
+    assert not (stranger / "report.html").is_symlink()
+    assert content_of(outside) == before
+
+
+def test_a_pipe_or_a_device_is_not_replaced(stranger):
+    os.mkfifo(stranger / "pipe")
+    (stranger / "null").symlink_to(os.devnull)  # as /dev/stdout leads to a terminal
+    for name in ("pipe", "null"):
+        with pytest.raises(Linked, match=name):
+            write_whole(stranger / name, "ours")
+    assert sorted(os.listdir(stranger)) == ["null", "pipe"]
+
+
+def test_a_written_file_has_the_permissions_of_a_new_one(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "file", "x")
+        open_in_place(tmp_path / "grows").close()
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
+
+
+def test_what_killed_processes_left_is_removed_an_hour_later(tmp_path, outside):
+    left, ours = f".a.json.{16 * 'e'}.partial", ".b.json.partial"
+    old = [left, ours, ".other.partial", f".b.json.{15 * 'e'}.partial", f"c.json.{16 * 'e'}.partial", "notes"]
+    for name in old:
+        (tmp_path / name).write_text("old")
+        os.utime(tmp_path / name, (0, 0))
+    young = f".b.json.{16 * 'f'}.partial"
+    (tmp_path / young).write_text("being written")
+    (tmp_path / f".link.{16 * 'a'}.partial").symlink_to(outside / "secret.txt")
+    os.utime(tmp_path / f".link.{16 * 'a'}.partial", (0, 0), follow_symlinks=False)
+    (tmp_path / f".folder.{16 * 'a'}.partial").mkdir()
+    os.utime(tmp_path / f".folder.{16 * 'a'}.partial", (0, 0))
+    before = content_of(outside)
+    write_whole(tmp_path / "b.json", "new")
+    expected = {*old, young, "b.json", "outside", f".folder.{16 * 'a'}.partial"} - {left, ours}
+    assert set(os.listdir(tmp_path)) == expected
+    assert content_of(outside) == before
+
+
+def full(number=errno.ENOSPC, path=None):
+    raise OSError(number, os.strerror(number), path)
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    """Not the hidden one that was written, and nothing else."""
+    for write in (
+        lambda: write_whole(tmp_path / "file", lambda file: full()),
+        lambda: write_whole(tmp_path / "file", lambda file: full(path=file.name)),  # a number
+        lambda: write_whole(tmp_path / "file", lambda file: full(path=hidden_names(tmp_path)[0])),
+        lambda: fill(tmp_path / "file", lambda hidden: full()),
+        lambda: fill(tmp_path / "file", lambda hidden: full(path=str(hidden / "config.json"))),
+        lambda: fill(tmp_path / "file", lambda hidden: full(path=os.fsencode(hidden / "config.json"))),
+    ):
+        with pytest.raises(OSError, match="No space") as told:
+            write()
+        assert told.value.filename == str(tmp_path / "file")
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(PermissionError) as told:
+        fill(tmp_path / "file", lambda hidden: full(errno.EACCES, "/elsewhere"))
+    assert told.value.filename == "/elsewhere"
+    with pytest.raises(OSError, match="^a sentence$"):
+        fill(tmp_path / "file", lambda hidden: a_sentence())
+    with pytest.raises(TimeoutError) as told:  # of a network, say
+        fill(tmp_path / "file", lambda hidden: full(errno.ETIMEDOUT))
+    assert told.value.filename is None
+
+
+def hidden_names(folder):
+    return [str(path) for path in folder.iterdir()]
+
+
+def a_sentence():
+    raise OSError("a sentence")
+
+
+def fill(path, write):
+    with new_folder(path) as hidden:
+        write(hidden)
+
+
+def test_what_grows_is_a_file_of_one_name(stranger, outside):
+    with open_in_place(stranger / "log") as file:
+        file.write(b"one")
+    with open_in_place(stranger / "log") as file:
+        assert file.read() == b"one"
+        file.write(b"two")
+    assert (stranger / "log").read_bytes() == b"onetwo"
+    before = content_of(outside)
+    for kind in PLANTED:
+        plant(stranger / "log", kind, outside)
+        with pytest.raises(Linked, match="log"):
+            open_in_place(stranger / "log")
+    (stranger / "log").unlink()
+    os.link(outside / "secret.txt", stranger / "log")
+    with pytest.raises(Linked, match="hard link"):
+        open_in_place(stranger / "log")
+    (stranger / "log").unlink()
+    (stranger / "log").mkdir()
+    with pytest.raises(IsADirectoryError):
+        open_in_place(stranger / "log")
+    assert content_of(outside) == before
+
+
+def test_a_link_put_there_at_the_last_moment_is_not_followed(stranger, outside, monkeypatch):
+    (stranger / "log").symlink_to(outside / "secret.txt")
+    monkeypatch.setattr(files, "refuse_links", lambda *names: None)
+    for follow in (open_in_place, sync_file):
+        with pytest.raises(OSError, match="symbolic links") as told:
+            follow(stranger / "log")
+        assert told.value.errno == errno.ELOOP
+
+
+@pytest.mark.parametrize("kind", [*PLANTED, "hard link"])
+def test_a_lock_is_never_another_file(stranger, outside, kind):
+    before = content_of(outside)
+    if kind == "hard link":
+        os.link(outside / "secret.txt", stranger / LOCK_FILE)
+    else:
+        plant(stranger / LOCK_FILE, kind, outside)
+    with pytest.raises(Linked, match="lock"), writing(stranger):
+        pass
+    assert content_of(outside) == before
+
+
+def test_the_lock_itself_follows_no_link(stranger, outside, monkeypatch):
+    """Should one be put there after our own look."""
+    (stranger / LOCK_FILE).symlink_to(outside / "secret.txt")
+    monkeypatch.setattr(files, "open_in_place", lambda path: io.BytesIO())
+    with pytest.raises(OSError, match="symbolic links"), writing(stranger):
+        pass
+    assert (outside / "secret.txt").read_text() == "secret"
+
+
+@pytest.mark.parametrize("place", ["", "new", "ready", "previous", LOCK_FILE])
+@pytest.mark.parametrize("kind", PLANTED)
+def test_what_is_planted_beside_a_folder_is_neither_read_nor_removed(tmp_path, outside, kind, place):
+    """The hidden folder in which it is made, and what is in that."""
+    path, before = tmp_path / "model", content_of(outside)
+    plant(tmp_path / ".model.partial" / place, kind, outside)
+    for use in (settle, whole_folder, lambda path: fill(path, lambda hidden: None)):
+        with pytest.raises(Linked, match=r"\.model\.partial"):
+            use(path)
+    assert content_of(outside) == before
+    assert not os.path.lexists(path)
+
+
+def left_behind(path, *stages):
+    for name in stages:
+        (path.with_name(f".{path.name}.partial") / name).mkdir(parents=True)
+        (path.with_name(f".{path.name}.partial") / name / "file").write_text(name)
+
+
+@pytest.mark.parametrize(
+    ("stages", "found"),
+    [
+        ((), None),
+        (("new",), None),
+        (("ready",), None),
+        (("previous",), "previous"),
+        (("previous", "ready"), "ready"),
+    ],
+)
+def test_reading_finds_the_whole_copy_and_changes_nothing(tmp_path, stages, found):
+    """What `settle` would make of it; also through a link that the user names, and on a read-only disk."""
+    path, named = tmp_path / "model", tmp_path / "named"
+    named.symlink_to(path)
+    left_behind(path, *stages)
+    before = content_of(tmp_path)
+    with read_only(tmp_path):
+        for asked in (path, named):
+            place = whole_folder(asked)
+            assert (place / "file").read_text() == found if found else place == asked
+        settle(path)
+    assert content_of(tmp_path) == before
+    settle(path)
+    assert path.exists() == bool(found)
+    if found:
+        assert (path / "file").read_text() == found
+        assert whole_folder(path) == path
+    assert not (tmp_path / ".model.partial").exists()
+
+
+def test_a_link_in_a_circle_is_said(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert whole_folder(loop) == loop
+    with pytest.raises(SelhnError, match="already exists"):
+        fill(loop, lambda hidden: None)

@@ -28,11 +28,14 @@ from selhn.base.errors import Linked, Locked, SelhnError
 
 LOCK_FILE = "lock"
 FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_NAMELESS = (*FULL, errno.EFBIG, errno.EIO)
+"""Errors of writing, which know a file by its number only."""
 SQLITE_FULL = 13
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 """The hidden names under which `write_whole` writes; nobody can guess one."""
 ABANDONED = 3600
 """Seconds after which a file of such a name belongs to a process that was killed."""
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 # Windows has neither the first two, nor files that are opened as bytes without the third.
 _AS_IT_IS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
@@ -48,10 +51,7 @@ def refuse_links(folder: Path, names: Iterable[str] | None = None, deep: bool = 
     With `deep`, nothing below these entries may be one either. Missing entries are fine.
     """
     for path in (folder / name for name in (_entries(folder) if names is None else names)):
-        try:
-            mode = path.lstat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        mode = _mode(path, os.lstat)
         if stat.S_ISLNK(mode):
             raise Linked(
                 f"{path} is a link, and links in such a folder are not followed: put what it names in its place "
@@ -60,15 +60,27 @@ def refuse_links(folder: Path, names: Iterable[str] | None = None, deep: bool = 
         if stat.S_ISDIR(mode):
             if deep:
                 refuse_links(path)
-        elif not stat.S_ISREG(mode):
+        elif mode and not stat.S_ISREG(mode):
             raise Linked(f"{path} is a pipe, a device or a socket, not a file or a folder: remove it")
+
+
+def _mode(path: Path, look: Callable[[Path], os.stat_result]) -> int:
+    """What kind of file it is; 0 if there is none."""
+    try:
+        return look(path).st_mode
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return 0
+        raise
 
 
 def _entries(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return []
+        raise
 
 
 def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
@@ -76,34 +88,56 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
 
     `content` may be a function that fills the file. A link of that name is replaced, not followed.
     """
+    mode = _mode(path, os.stat)
+    if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise Linked(f"{path} is a pipe, a device or a socket: name a file")
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with os.fdopen(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666), "wb"
-        ) as file:
+        with (
+            naming(path, partial),
+            os.fdopen(
+                os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666), "wb"
+            ) as file,
+        ):
             if callable(content):
                 content(file)
             else:
                 file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException as error:
+        with naming(path, partial):
+            os.replace(partial, path)
+    except BaseException:
         partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, os.fspath(partial)):
-            # A full disk names no file, and nobody knows the hidden one.
-            error.filename, error.filename2 = os.fspath(path), None
         raise
     sync_folder(path.parent)
-    _remove_abandoned(path.parent)
+    _remove_abandoned(path)
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left in a folder while they wrote; anything younger may still be written."""
-    with suppress(OSError):  # another process removes it too
-        for path in (folder / name for name in _entries(folder) if PARTIAL.fullmatch(name)):
-            if time.time() - path.lstat().st_mtime > ABANDONED:
-                path.unlink()
+@contextmanager
+def naming(path: Path, hidden: Path | None = None) -> Iterator[None]:
+    """Name `path` in errors of the disk that name no file, or one in `hidden`, which nobody knows."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename
+        if isinstance(named, str | bytes):
+            if hidden is None or not Path(os.fsdecode(named)).is_relative_to(hidden):
+                raise
+        elif error.errno not in _NAMELESS:
+            raise
+        error.filename, error.filename2 = os.fspath(path), None
+        raise
+
+
+def _remove_abandoned(written: Path) -> None:
+    """Remove what killed processes left beside a file while they wrote; anything younger may still be written."""
+    before_random_names = f".{written.name}.partial"
+    for path in (written.with_name(name) for name in _entries(written.parent)):
+        if PARTIAL.fullmatch(path.name) or path.name == before_random_names:
+            with suppress(OSError):  # a folder of that name, or another process removes it too
+                if time.time() - path.lstat().st_mtime > ABANDONED:
+                    path.unlink()
 
 
 def open_in_place(path: Path) -> BinaryIO:
@@ -130,8 +164,11 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 def sync_file(path: Path) -> None:
     """Flush a written file to the disk (fsync)."""
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
+    descriptor = os.open(path, os.O_RDWR | _AS_IT_IS)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path, files: bool = False) -> None:
@@ -156,14 +193,14 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
     Everything is on the disk before it gets its name. With `replace` an existing folder is replaced: files
     with these names are removed, all others move to the new folder.
     """
-    path = path.resolve()
+    path = _real(path)
     settle(path, replace)
     is_empty = replace_empty and path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_empty and not (replace and path.is_dir()):
+    if os.path.lexists(path) and not is_empty and not (replace and path.is_dir()):
         settle(path)
         raise SelhnError(f"{path} already exists: choose another name, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _workshop(path, replace) as hidden:
+    with naming(path, _hidden(path)), _workshop(path, replace) as hidden:
         partial, ready, previous = (hidden / name for name in _STAGES)
         partial.mkdir()
         yield partial
@@ -187,7 +224,7 @@ def settle(path: Path, replace: Collection[str] = ()) -> None:
 
     For writers: `whole_folder` finds the same content without changing anything.
     """
-    path = path.resolve()
+    path = _real(path)
     if os.path.lexists(_hidden(path)):
         # A process that is still running finishes it itself; on a read-only disk it stays.
         with suppress(Locked, OSError), _workshop(path, replace):
@@ -198,8 +235,8 @@ def whole_folder(path: Path) -> Path:
     """Where the content of a folder is that `new_folder` writes: in `path`, or, after a kill between two renames, in
     the complete copy beside it. Changes nothing.
     """
-    hidden = _hidden(path.absolute())
-    if os.path.lexists(path) or not os.path.lexists(hidden):
+    hidden = _hidden(_real(path))
+    if path.exists() or not os.path.lexists(hidden):
         return path
     _require_own(hidden)
     _, ready, previous = (hidden / name for name in _STAGES)
@@ -209,6 +246,11 @@ def whole_folder(path: Path) -> Path:
 
 
 _STAGES = ("new", "ready", "previous")
+
+
+def _real(path: Path) -> Path:
+    """The folder that the user named, where a link leads."""
+    return Path(os.path.realpath(path))
 
 
 def _hidden(path: Path) -> Path:

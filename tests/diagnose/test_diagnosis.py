@@ -3,7 +3,7 @@ import json
 import pytest
 import yaml
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Linked, SelhnError
 from selhn.diagnose import diagnose, from_rows
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, run_config
@@ -119,3 +119,13 @@ def test_settings_of_a_loss_that_are_none(tmp_path, settings):
     (run / "config.yaml").write_text(f"loss: selhn\nloss_settings: {settings}\ntrain: {{batch_size: 64}}\n")
     with pytest.raises(SelhnError):
         diagnose(run)
+
+
+def test_the_only_log_of_a_folder_may_not_be_a_link(tmp_path):
+    """A log that is named itself may be one."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "mine.csv").write_text("step,loss\n1,0.5\n2,0.4\n")
+    (tmp_path / "folder" / "log.csv").symlink_to(tmp_path / "mine.csv")
+    with pytest.raises(Linked, match=r"log\.csv"):
+        diagnose(tmp_path / "folder")
+    assert diagnose(tmp_path / "folder" / "log.csv").verdict.kind

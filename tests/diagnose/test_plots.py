@@ -60,3 +60,20 @@ def test_what_is_drawn_is_what_the_log_says(tmp_path, monkeypatch):
     assert left.lines[2].get_ydata()[0] == 0.2
     assert [text.get_text() for text in right.texts] == ["epsilon 0.05"]
     pyplot().close(drawn[0])
+
+
+def test_a_figure_does_not_go_through_a_link(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "figure.png").symlink_to(tmp_path / "mine.txt")
+    figure, _ = pyplot().subplots()
+    assert save_figure(figure, tmp_path / "figure.png") == tmp_path / "figure.png"
+    assert not (tmp_path / "figure.png").is_symlink()
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_a_figure_without_an_extension_says_where_it_is(tmp_path):
+    figure, _ = pyplot().subplots()
+    written = save_figure(figure, tmp_path / "figure")
+    with Image.open(written) as image:
+        assert image.format == "PNG"
+    assert [path.name for path in tmp_path.iterdir()] == ["figure.png"] == [written.name]

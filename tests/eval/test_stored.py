@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from planted import PLANTED, make_outside, plant
 from programs import run
+from read_only import content_of, read_only
 
-from selhn.base.errors import Damaged
+from selhn.base.errors import Damaged, Linked
 from selhn.data import load_data
 from selhn.eval import evaluate, recall, score_split
 from selhn.eval.stored import StoredScores, for_scores
@@ -266,3 +268,48 @@ def test_one_process_at_a_time_fills_a_folder(tmp_path):
 def _opened(folder):
     with for_scores(folder / "scores"):
         yield StoredScores(folder / "scores", {"model": "x"}, (2, 4), 2, torch.arange(4))
+
+
+@pytest.fixture(scope="module")
+def half_done(split, tmp_path_factory):
+    stored = opened(tmp_path_factory.mktemp("half") / "scores", split)
+    stored.write(torch.arange(BLOCK), torch.zeros(split.num_images, BLOCK))
+    return stored.folder
+
+
+def opened(folder, split):
+    order, shape = torch.arange(split.num_texts), (split.num_images, split.num_texts)
+    with for_scores(folder):
+        return StoredScores(folder, {"model": "saf"}, shape, BLOCK, order)
+
+
+@pytest.mark.parametrize("name", ["scores.npy", "scores.partial.npy", "scores.json", "lock"])
+@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize("started", [True, False])
+def test_scores_are_never_written_or_read_elsewhere(half_done, split, tmp_path, started, kind, name):
+    folder, outside = tmp_path / "scores", make_outside(tmp_path / "outside")
+    if started:
+        shutil.copytree(half_done, folder)
+    before = content_of(outside)
+    plant(folder / name, kind, outside)
+    with pytest.raises(Linked, match=name):
+        opened(folder, split)
+    assert content_of(outside) == before
+
+
+@pytest.mark.parametrize("name", ["scores.partial.npy", "lock"])
+def test_what_is_written_in_place_has_no_other_name(split, tmp_path, name):
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "scores").mkdir()
+    os.link(tmp_path / "mine.txt", tmp_path / "scores" / name)
+    with pytest.raises(Linked, match=name):
+        opened(tmp_path / "scores", split)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_finished_scores_are_read_on_a_read_only_disk(model, split, expected, tmp_path):
+    score_split(model, split, BLOCK, path=tmp_path)
+    before = content_of(tmp_path)
+    with read_only(tmp_path):
+        assert torch.equal(score_split(model, split, BLOCK, path=tmp_path), expected)
+    assert content_of(tmp_path) == before

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from model_cases import BERT, WORDS, make_batch, make_model, score_batch, write_bert
+from planted import PLANTED, make_outside, plant
+from read_only import content_of, read_only
 from safetensors.torch import load_file, save_file
 
 import selhn.models.saved as folder_module
 from selhn.base import files
-from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.errors import Damaged, Linked, NotFound, SelhnError
 from selhn.models import create_model, load_model
 
 
@@ -271,3 +273,34 @@ def test_weights_that_are_not_real_numbers(saved, kind):
     save_file({**weights, "image.fc.bias": weights["image.fc.bias"].to(kind)}, saved / "model.safetensors")
     with pytest.raises(SelhnError, match="other kinds of numbers: image.fc.bias"):
         load_model(saved)
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "vocabulary.json", "checksums.json", "README.md"]
+)
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_link_in_a_model_is_not_followed(saved, tmp_path, kind, name):
+    outside = make_outside(tmp_path / "outside")
+    before = content_of(outside)
+    plant(saved / name, kind, outside)
+    with pytest.raises((Linked, NotFound), match=name):
+        load_model(saved)
+    assert content_of(outside) == before
+
+
+def test_a_model_behind_a_link_that_the_user_names(saved, tmp_path):
+    """It is read and replaced there, and the link stays; also after a kill between two renames."""
+    named = tmp_path / "named"
+    named.symlink_to(saved)
+    make_model("vse_fc").save(named)
+    assert named.is_symlink()
+    assert load_model(saved).name == load_model(named).name == "vse_fc"
+    (tmp_path / ".model.partial").mkdir()
+    saved.rename(tmp_path / ".model.partial" / "previous")
+    before = content_of(tmp_path)
+    with read_only(tmp_path):
+        assert load_model(saved).name == load_model(named).name == "vse_fc"
+    assert content_of(tmp_path) == before
+    make_model("rvse").save(named)
+    assert load_model(saved).name == "rvse"
+    assert sorted(os.listdir(tmp_path)) == ["model", "named"]

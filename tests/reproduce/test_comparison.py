@@ -3,7 +3,10 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from planted import make_outside, plant
+from read_only import content_of
 
+from selhn.base.errors import Linked
 from selhn.reproduce import TABLES, reproduce
 from selhn.reproduce.comparison import NAMES, Line, describe, expand, line, needed_runs
 from selhn.reproduce.paper_figures import FIGURES
@@ -153,3 +156,29 @@ def test_a_test_split_that_folds_do_not_divide_is_measured_as_it_is(written_runs
     found = line(row, runs)
     assert found.rsum is not None
     assert "do not divide by 7: all at once" in found.note
+
+
+@pytest.mark.parametrize(
+    "name", ["runs", "runs/rvse_hn", "runs/rvse_hn/seed0", "measured", "measured/a.json", "tiny_bert"]
+)
+def test_runs_of_others_are_not_looked_for_through_links(tmp_path, name):
+    outside = make_outside(tmp_path / "outside")
+    before = content_of(outside)
+    plant(tmp_path / "out" / name, "link to a folder", outside)
+    with pytest.raises(Linked, match=name.rpartition("/")[2]):
+        PaperRuns(tmp_path / "out", "world")
+    assert content_of(outside) == before
+
+
+def test_pages_are_not_written_or_read_through_links(tmp_path):
+    outside = make_outside(tmp_path / "outside")
+    before = content_of(outside)
+    for name in ("fig2.svg", "runs.csv", "README.md"):
+        plant(tmp_path / "out" / name, "link to a file", outside)
+    reproduce(["fig2"], "world", out=tmp_path / "out")
+    assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
+    plant(tmp_path / "out" / "table1.md", "link to a file", outside)
+    with pytest.raises(Linked, match="table1"):
+        reproduce(["fig2"], "world", out=tmp_path / "out")
+    assert "secret" not in (tmp_path / "out" / "README.md").read_text()
+    assert content_of(outside) == before

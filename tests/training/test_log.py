@@ -1,9 +1,11 @@
+import errno
 import json
+import os
 
 import pytest
 import torch
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Linked, SelhnError
 from selhn.diagnose import StallAlarm
 from selhn.runs import read_log
 from selhn.training.log import READ_EVERY, Meter, Numbers
@@ -104,3 +106,26 @@ def test_a_number_of_some_steps_only(tmp_path):
             row = {name: torch.tensor(value) for name, value in (named | more).items()}
             meter.add(step, 0, Numbers.of(row), read=False)
     assert [row.get("aux_words") for row in read_log(tmp_path / "log.jsonl")] == [None, 3.0, None]
+
+
+def test_the_log_is_no_other_file(tmp_path):
+    """As a run from elsewhere may have it: a link, or a hard link."""
+    (tmp_path / "mine.txt").write_text("mine")
+    for link in (os.symlink, os.link):
+        link(tmp_path / "mine.txt", tmp_path / "log.jsonl")
+        with pytest.raises(Linked, match=r"log\.jsonl"):
+            Meter(tmp_path / "log.jsonl", 0, None)
+        assert (tmp_path / "mine.txt").read_text() == "mine"
+        (tmp_path / "log.jsonl").unlink()
+
+
+def test_a_full_disk_names_the_log(tmp_path, monkeypatch):
+    def full(number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+        meter.write({"step": 1})
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space") as told:
+            meter.flush()
+    assert told.value.filename == str(tmp_path / "log.jsonl")

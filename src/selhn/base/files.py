@@ -162,6 +162,11 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
+def is_read_only(error: OSError) -> bool:
+    """Whether an error says that this user may not write there, or nobody."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 def sync_file(path: Path) -> None:
     """Flush a written file to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDWR | _AS_IT_IS)

@@ -1,7 +1,6 @@
 """`selhn show` and `selhn diagnose`: what a model looks at and what a log says, in words and as a picture."""
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,13 +84,17 @@ def diagnose(
 
     The verdict on a run or a log is healthy, stalled, collapsing, diverging, overfitting or unclear.
     """
+    from selhn.base.files import is_read_only
     from selhn.diagnose import diagnose, verdict_figure
     from selhn.runs import RunFolder
 
     found = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
     if log.is_dir() and RunFolder(log).identity and column is None:
-        with suppress(PermissionError):  # someone else's run
+        try:
             RunFolder(log).write_verdict(found.verdict.to_dict())
+        except OSError as error:
+            if not is_read_only(error):  # as someone else's run is
+                raise
     typer.echo(json.dumps(found.verdict.to_dict(), indent=1) if as_json else str(found.verdict))
     if figure is not None:
         verdict_figure(found.log, found.verdict, figure, found.plateau, found.epsilon)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from selhn.base.errors import Damaged, SelhnError
+from selhn.base.files import refuse_links
 from selhn.diagnose.formats import read_foreign
 from selhn.diagnose.logs import Log
 from selhn.diagnose.stall import Plateau, StallAlarm, make_alarm, plateaus
@@ -54,6 +55,7 @@ def diagnose(
             names = ", ".join(one.name for one in found)
             what = f"several logs ({names}): name one" if found else "no run and no log: name a file"
             raise SelhnError(f"{path} has {what}")
+        refuse_links(path, [found[0].name])
         path = found[0]
     log = read_foreign(path, column)
     # Measured scores say more than a guess about the loss.

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
+from selhn.base.files import write_whole
 from selhn.base.types import Attention
 from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict
@@ -222,6 +223,7 @@ def write_figure(figure: Any, path: Path, dpi: int) -> Path:
     """Write a figure in the format given by the file's extension, and close it."""
     if path.suffix and path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
         raise SelhnError(f"{path}: figures cannot be written as {path.suffix}: use .png, .svg or .pdf")
-    figure.savefig(path, dpi=dpi)
+    path = path if path.suffix else path.with_name(f"{path.name}.png")
+    write_whole(path, lambda file: figure.savefig(file, dpi=dpi, format=path.suffix[1:].lower()))
     pyplot().close(figure)
     return path

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.base.files import sync_folder, writing
+from selhn.base.files import LOCK_FILE, open_in_place, refuse_links, sync_folder, writing
 from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.base.untrusted import open_array
 from selhn.data import Split, image_blocks
@@ -30,7 +30,7 @@ from selhn.data.batches import EncodedTexts
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
 
-MATRIX_FILE = "scores.npy"
+MATRIX_FILE, PARTIAL_FILE, STATE_FILE = "scores.npy", "scores.partial.npy", "scores.json"
 ITEM = np.dtype("<f4")
 
 
@@ -54,8 +54,10 @@ class StoredScores:
         order: Int[Tensor, " T"],
     ):
         self.folder = Path(folder)
-        self.path, self._partial = self.folder / MATRIX_FILE, self.folder / "scores.partial.npy"
-        self._state = self.folder / "scores.json"
+        refuse_links(self.folder, (MATRIX_FILE, PARTIAL_FILE, STATE_FILE, LOCK_FILE))
+        self.path, self._partial, self._state = (
+            self.folder / name for name in (MATRIX_FILE, PARTIAL_FILE, STATE_FILE)
+        )
         self.identity, self.shape, self.block, self.done = dict(identity), shape, block, 0
         self._order, self._digests = order, list[str]()
         if self._state.exists():
@@ -104,7 +106,7 @@ class StoredScores:
         rows = columns.T.float().contiguous().cpu().numpy().astype(ITEM, copy=False)
         try:
             start = self._open().offset
-            with self._partial.open("r+b") as file:
+            with open_in_place(self._partial) as file:
                 for text, row in zip(texts.tolist(), rows):
                     file.seek(start + text * row.nbytes)
                     file.write(row.data)
@@ -146,7 +148,8 @@ class StoredScores:
         """Reserve the whole file at once, so that a disk that is too small fails now and not after hours."""
         num_bytes = ITEM.itemsize * self.shape[0] * self.shape[1]
         try:
-            with self._partial.open("wb") as file:
+            with open_in_place(self._partial) as file:
+                file.truncate(0)
                 header = {"descr": ITEM.str, "fortran_order": True, "shape": self.shape}
                 np.lib.format.write_array_header_1_0(file, header)
                 file.flush()

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import new_folder, settle
+from selhn.base.files import new_folder, refuse_links, whole_folder
 from selhn.base.names import NAMED_MODELS
 from selhn.base.sealed import CHECKSUMS_FILE, FORMAT, seal, verify
 from selhn.base.untrusted import read_json
@@ -22,7 +22,8 @@ CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "READ
 BEST_FOLDER = "best"
 """Where a run keeps the model of its best epoch."""
 _SEALED = (CONFIG_FILE, WEIGHTS_FILE, *TOKENIZER_FILES)  # without the card, which people may edit
-_OURS = {*_SEALED, CARD_FILE, CHECKSUMS_FILE}
+OURS = {*_SEALED, CARD_FILE, CHECKSUMS_FILE}
+"""All that a saved model consists of."""
 
 
 def write_folder(
@@ -36,7 +37,7 @@ def write_folder(
     out = out.absolute()
     if out.exists() and not out.is_dir():
         raise SelhnError(f"{out} is a file: a model is saved as a folder, give another name")
-    foreign = sorted({path.name for path in out.iterdir()} - _OURS) if out.is_dir() else []
+    foreign = sorted({path.name for path in out.iterdir()} - OURS) if out.is_dir() else []
     if foreign and not all((out / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
         raise SelhnError(
             f"{out} holds {foreign[0]!r}, which is not part of a model: save into a folder of its own"
@@ -48,7 +49,7 @@ def write_folder(
         "versions": {"selhn": __version__, "torch": str(torch.__version__)},
     }
     try:
-        with new_folder(out, replace=_OURS) as partial:
+        with new_folder(out, replace=OURS) as partial:
             # Copy each: safetensors refuses views of one storage.
             weights = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in state.items()}
             save_file(weights, partial / WEIGHTS_FILE)
@@ -65,16 +66,15 @@ def write_folder(
 
 def find_folder(path: Path) -> Path:
     """The folder of the model that a path names: a saved model itself, or the best epoch of a run."""
-    for folder in (path, path / BEST_FOLDER):
-        if not folder.exists():
-            settle_folder(folder)
+    refuse_links(path, [BEST_FOLDER], deep=False)
+    path, best = whole_folder(path), whole_folder(path / BEST_FOLDER)
     if not path.exists():
         raise NotFound(f"{path} does not exist: name a saved model, a run, or {' or '.join(NAMED_MODELS)}")
-    if (path / BEST_FOLDER / CONFIG_FILE).is_file():
-        return path / BEST_FOLDER
-    if (path / BEST_FOLDER).is_dir():
+    if (best / CONFIG_FILE).is_file():
+        return best
+    if best.is_dir():
         raise NotFound(
-            f"{path / BEST_FOLDER} has no {CONFIG_FILE}, as for a model of your own that is not registered: "
+            f"{best} has no {CONFIG_FILE}, as for a model of your own that is not registered: "
             f"build it and load {WEIGHTS_FILE} yourself, or train it under a name (register_model)"
         )
     if (path / "checkpoints").is_dir():
@@ -88,13 +88,9 @@ def find_folder(path: Path) -> Path:
     return path
 
 
-def settle_folder(folder: Path) -> None:
-    """Finish or remove what a killed process left while saving a model there."""
-    settle(folder, _OURS)
-
-
 def read_config(folder: Path) -> dict[str, Any]:
-    """Name and settings of a saved model; all its files are verified."""
+    """Name and settings of a saved model; all its files are verified, and none may be a link."""
+    refuse_links(folder, OURS)
     config = read_json(folder / CONFIG_FILE)
     kinds = {"format": int, "name": str, "settings": dict}
     if not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):

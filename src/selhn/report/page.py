@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.base.files import is_read_only, write_whole
 from selhn.base.names import did_you_mean
 from selhn.base.untrusted import read_json
 from selhn.base.version import __version__
@@ -80,7 +81,14 @@ def write_report(
     # A caption may contain half a character (a lone surrogate), which UTF-8 cannot encode.
     content = page(records, found, data, pictures).encode("utf-8", "xmlcharrefreplace")
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(content)
+    try:
+        write_whole(out, content)
+    except OSError as error:
+        if not is_read_only(error):
+            raise
+        raise SelhnError(
+            f"{out} cannot be written ({error.strerror}): name another file, with --out"
+        ) from None
     return out
 
 

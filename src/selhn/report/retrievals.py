@@ -14,6 +14,7 @@ from selhn.data import Split
 from selhn.eval import ranks, score_split
 from selhn.models import load_model
 from selhn.report.records import RunRecord, ranked
+from selhn.runs import RunFolder
 from selhn.training.run import open_data
 
 ANSWERS = 5
@@ -146,7 +147,7 @@ def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Ans
 def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor, "I T"]:
     if not items.num_texts:
         raise SelhnError(f"the first {items.num_images} images of {items.name} have no texts")
-    if not (run.folder / "best").is_dir():
+    if not RunFolder(run.folder).best.is_dir():
         raise SelhnError("it has kept no weights, because its first epoch is not finished")
     model = load_model(run.folder).to(device)
     scores = score_split(model, items, for_ranking=True, quiet=False).float().cpu()

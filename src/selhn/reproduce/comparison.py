@@ -1,12 +1,14 @@
 """`selhn reproduce`: tables with our numbers beside the paper's, figures, and one page with all of them."""
 
 import csv
+import io
 import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from selhn.base.errors import NotFound
+from selhn.base.files import refuse_links, write_whole
 from selhn.base.names import did_you_mean
 from selhn.data import COCO_FOLDS
 from selhn.eval import Metrics
@@ -132,7 +134,7 @@ def write_table(name: str, runs: PaperRuns) -> Path:
         rows.append([*about, *(_shown(number, ".2f", "") for number in numbers), len(one.ours), one.note])
     _write_csv(runs.out / f"{name}.csv", rows)
     path = runs.out / f"{name}.md"
-    path.write_text(_markdown(name, lines, runs), encoding="utf-8")
+    write_whole(path, _markdown(name, lines, runs))
     return path
 
 
@@ -196,12 +198,14 @@ def write_runs(folder: Path) -> None:
 
 
 def _write_csv(path: Path, rows: Sequence[Sequence[object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    write_whole(path, table.getvalue())
 
 
 def write_page(folder: Path) -> None:
     """One page of all tables and figures in the folder."""
+    refuse_links(folder, [f"{name}.md" for name in TABLES])
     parts = ["# Reproduction of the paper's tables and figures"]
     for name in NAMES:
         if name in TABLES and (folder / f"{name}.md").exists():
@@ -209,4 +213,4 @@ def write_page(folder: Path) -> None:
         for picture in [f"{name}{end}" for end in (".svg", ".png") if (folder / f"{name}{end}").exists()][:1]:
             title = FIGURES[name].title
             parts.append(f"## Figure {name.removeprefix('fig')}: {title}\n\n![{title}]({picture})")
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    write_whole(folder / "README.md", "\n\n".join(parts) + "\n")

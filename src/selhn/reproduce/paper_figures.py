@@ -1,6 +1,5 @@
 """The figures of the paper, drawn from the logs and results of runs; nothing here trains."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from selhn.base.files import write_whole
 from selhn.diagnose.logs import Column
 from selhn.diagnose.plots import COLOURS, pyplot, reference, save_figure, smooth
 from selhn.eval import Metrics
@@ -46,7 +46,8 @@ class Figure:
 def copy_drawing(runs: PaperRuns, path: Path) -> Path:
     """A schematic figure: an SVG file that is shipped with the package and copied beside the others."""
     drawing = path.with_suffix(".svg")
-    return Path(shutil.copyfile(PAPER / drawing.name, drawing))
+    write_whole(drawing, (PAPER / drawing.name).read_bytes())
+    return drawing
 
 
 def draw_classical(runs: PaperRuns, path: Path) -> Path:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from selhn.base.device import choose_device
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.files import new_folder
+from selhn.base.files import new_folder, refuse_links
 from selhn.base.names import did_you_mean
 from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.data import Data, Split, load_data
@@ -61,6 +61,11 @@ class PaperRuns:
             named = ", ".join(map(str, seeds)) or "none"
             raise SelhnError(f"the seeds are {named}: name one or more, each once")
         self.out, self.data_name, self.seeds, self.small = out, data, tuple(seeds), small
+        refuse_links(out, ["measured", "tiny_bert"])
+        refuse_links(out, ["runs"], deep=False)
+        refuse_links(out / "runs", deep=False)
+        for seeds_of_a_run in out.glob("runs/*"):  # `RunFolder` looks into each
+            refuse_links(seeds_of_a_run, deep=False)
         added = (*TINY, *(TINY_WORLD if data == "world" else ())) if small else ()
         self.settings = (*added, *settings)
         self.failed: dict[Wanted, str] = {}

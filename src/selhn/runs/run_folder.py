@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import new_folder, writing
+from selhn.base.files import LOCK_FILE, new_folder, refuse_links, settle, whole_folder, writing
 from selhn.base.sealed import (
     CHECKSUMS_FILE,
     read_sealed_json,
@@ -27,7 +27,7 @@ from selhn.base.sealed import (
 from selhn.base.untrusted import parse_yaml
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
-from selhn.models.saved import read_config, settle_folder
+from selhn.models.saved import BEST_FOLDER, OURS, read_config
 from selhn.runs.checkpoint_files import (
     WEIGHTS,
     StoredCheckpoint,
@@ -41,6 +41,20 @@ from selhn.runs.weights import load_weights, save_weights
 from selhn.text import TOKENIZER_FILES, Tokenizer, has_tokenizer, load_tokenizer
 
 LOG, RESULTS = "log.jsonl", "results.json"
+_FILES = (
+    *(
+        "config.yaml",
+        "identity.json",
+        "env.json",
+        LOG,
+        RESULTS,
+        "verdict.json",
+        "config.json",
+        *TOKENIZER_FILES,
+    ),
+    *(CHECKSUMS_FILE, LOCK_FILE, "checkpoints", BEST_FOLDER, f".{BEST_FOLDER}.partial"),
+)
+"""All that is opened in a run folder, where people may keep other things. Tokenizers look for a `config.json`."""
 OWN = "own:"
 """Prefix in `config.yaml` of a model, loss or data set that is not registered: only Python can make it."""
 LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -68,14 +82,16 @@ class RunFolder:
 
     `config.yaml` (model, loss, data and settings by name), the tokenizer, `identity.json` (what a resumed run
     must have in common with this one), `env.json`, `log.jsonl`, `checkpoints/`, `best/` (a saved model),
-    `results.json`, `verdict.json`. Opening one reads nothing. With `path=None` nothing is written, and the
-    best weights are kept in memory.
+    `results.json`, `verdict.json`. Opening one reads nothing, and refuses links among these. With
+    `path=None` nothing is written, and the best weights are kept in memory.
     """
 
     def __init__(self, path: str | Path | None):
         self.path = None if path is None else Path(path)
         self._best: dict[str, Tensor] = {}
         self._last: Path | None = None  # the last checkpoint known to be complete
+        if self.path is not None:
+            refuse_links(self.path, _FILES)
 
     def file(self, name: str) -> Path:
         """The path of one of the run's files, whether it exists or not."""
@@ -144,8 +160,13 @@ class RunFolder:
         """The tokenizer that it is trained with; None if unknown, as in runs of older versions."""
         here = self.file(".")
         verify(here, TOKENIZER_FILES, "restore it, or start the run again", required=False)
-        folder = here if has_tokenizer(here) else self.file("best")
+        folder = here if has_tokenizer(here) else self.best
         return load_tokenizer(folder) if has_tokenizer(folder) else None
+
+    @property
+    def best(self) -> Path:
+        """Where the best model is: in `best/`, or beside it if the last write was interrupted."""
+        return whole_folder(self.file(BEST_FOLDER))
 
     def best_model(self) -> AbstractMatcher:
         return load_model(self.file("."))
@@ -178,12 +199,18 @@ class RunFolder:
         if resume and not self.started:
             raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
 
-    def hold(self) -> AbstractContextManager[None]:
-        """Make the folder, and keep other processes from training in it: two would write one log."""
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Make the folder, keep other processes from training in it (two would write one log), and finish or remove
+        what a killed process left while it wrote the best model.
+        """
         if self.path is None:
-            return nullcontext()
+            yield
+            return
         self.path.mkdir(parents=True, exist_ok=True)
-        return writing(self.path)
+        with writing(self.path):
+            settle(self.file(BEST_FOLDER), OURS)
+            yield
 
     def describe(
         self,
@@ -225,9 +252,9 @@ class RunFolder:
         if self.path is None:
             self._best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         elif model.name is not None:
-            model.save(self.file("best"))
+            model.save(self.file(BEST_FOLDER))
         else:
-            with new_folder(self.file("best"), replace=(WEIGHTS, CHECKSUMS_FILE)) as partial:
+            with new_folder(self.file(BEST_FOLDER), replace=(WEIGHTS, CHECKSUMS_FILE)) as partial:
                 save_weights(model, partial / WEIGHTS)
                 seal(partial, [WEIGHTS])
 
@@ -235,8 +262,7 @@ class RunFolder:
         """Refuse a best model that is not what was written, or is missing."""
         if self.path is None:
             return
-        folder = self.file("best")
-        settle_folder(folder)
+        folder = self.best
         if not folder.exists():
             raise NotFound(f"{folder} is missing")
         if model.name is not None:
@@ -251,7 +277,7 @@ class RunFolder:
             model.load_state_dict(self.best_model().state_dict())
         else:
             self.verify_best(model)
-            load_weights(model, self.file("best") / WEIGHTS)
+            load_weights(model, self.best / WEIGHTS)
 
     def write_checkpoint(
         self, name: str, model: nn.Module, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
@@ -273,14 +299,14 @@ class RunFolder:
 def find_runs(path: str | Path, deepest: int = 4, most: int = 500) -> list[Path]:
     """Run folders in or below `path`, found by their logs, sorted by name.
 
-    Hidden folders, and links that lead out of `path`, are left out.
+    Hidden folders and links are left out.
     """
     root = Path(path).resolve()
     found: list[Path] = []
     for place, folders, files in os.walk(root):
         here = Path(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if LOG in files and (here / LOG).resolve().is_relative_to(root):
+        if LOG in files and not (here / LOG).is_symlink():
             found.append(here)
             folders[:] = []
         if len(here.relative_to(root).parts) >= deepest:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
+from selhn.base.files import write_whole
 from selhn.base.untrusted import read_json
 from selhn.text.tokenizer import TokenKinds, check_texts, padded
 
@@ -128,7 +129,7 @@ class Vocabulary:
         }
         if self.max_length is not None:
             content["max_length"] = self.max_length
-        Path(path).write_text(json.dumps(content), encoding="utf-8")
+        write_whole(Path(path), json.dumps(content))
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         check_texts(texts)

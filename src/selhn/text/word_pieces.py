@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
+from selhn.base.files import write_whole
 from selhn.base.names import require_kind
 from selhn.base.untrusted import read_json, read_lines
 from selhn.text.tokenizer import TokenKinds, check_texts, padded
@@ -103,7 +104,7 @@ class WordPiece:
         return [self.tokenizer.id_to_token(i) for i in ids]
 
     def save(self, folder: Path) -> None:
-        (Path(folder) / PIECES_FILE).write_text(self.tokenizer.to_str(), encoding="utf-8")
+        write_whole(Path(folder) / PIECES_FILE, self.tokenizer.to_str())
 
 
 def _require_special(vocabulary: Mapping[str, int]) -> None:

@@ -1,18 +1,20 @@
 """What a run writes to its log: one JSON object per line."""
 
+import io
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.files import naming, open_in_place
 from selhn.diagnose import StallAlarm
 from selhn.training.trackers import Trackers
 
@@ -55,15 +57,7 @@ class Meter:
         self.summary = ""
         """The last numbers read, as readable text."""
         self._unread: list[tuple[int, int, Numbers]] = []
-        self._file: TextIO | None = None
-        if path is not None:
-            if position:
-                if not path.exists() or path.stat().st_size < position:
-                    raise SelhnError(
-                        f"{path} is shorter than when its checkpoint was written: remove the run, start again"
-                    )
-                os.truncate(path, position)
-            self._file = path.open("a" if position else "w", encoding="utf-8")
+        self._path, self._file = path or Path(), None if path is None else _opened(path, position)
 
     def __enter__(self) -> "Meter":
         return self
@@ -73,7 +67,8 @@ class Meter:
         with suppress(RuntimeError) if exception[0] is not None else nullcontext():
             self._read()
         if self._file is not None:
-            self._file.close()
+            with naming(self._path):
+                self._file.close()
 
     def add(self, step: int, epoch: int, numbers: Numbers, read: bool) -> None:
         """Take the numbers of one step; they are read from the device every few steps, or now with `read`."""
@@ -105,7 +100,8 @@ class Meter:
 
     def write(self, row: Mapping[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(row) + "\n")
+            with naming(self._path):
+                self._file.write(json.dumps(row) + "\n")
         self._trackers.log(row)
 
     def flush(self) -> int:
@@ -113,6 +109,19 @@ class Meter:
         self._read()
         if self._file is None:
             return 0
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         return self._file.tell()
+
+
+def _opened(path: Path, position: int) -> io.TextIOWrapper:
+    """The log without what was written after `position`, to continue there."""
+    if position and (not path.exists() or path.stat().st_size < position):
+        raise SelhnError(
+            f"{path} is shorter than when its checkpoint was written: remove the run, start again"
+        )
+    file = open_in_place(path)
+    file.truncate(position)
+    file.seek(position)
+    return io.TextIOWrapper(file, encoding="utf-8")

@@ -12,6 +12,7 @@ import torch
 
 from selhn.base.device import choose_device
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.files import refuse_links
 from selhn.base.ranks import launched
 from selhn.data import Data, load_data
 from selhn.data.concepts import graph_of
@@ -186,6 +187,8 @@ def measure_runs(
     stopped resumes from it.
     """
     names = run_names(runs)
+    if scores is not None and len(runs) > 1:  # each has a folder below
+        refuse_links(scores, {Path(name).parts[0] for name in names})
     require_same_data(runs)
     models = [load_model(run) for run in runs]
     items = open_data(runs[0], data)[split]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from selhn.base.errors import SelhnError, needs
+from selhn.base.files import refuse_links
 from selhn.base.names import did_you_mean
 from selhn.runs import RunFolder
 
@@ -83,6 +84,8 @@ class WandB(Tracker):
     def start(cls, folder: RunFolder, name: str) -> "Tracker":
         with needs("wandb"):
             import wandb
+        if folder.path is not None:  # in which wandb makes one of these, and links of its own within it
+            refuse_links(folder.path, ["wandb", ".wandb"], deep=False)
         where = {} if folder.path is None else {"dir": str(folder.path)}
         return cls(wandb.init(project="selhn", name=name, **where))
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont, features
 
-from selhn.cli.answers import BOTTOM, FONTS, GAP, SIDE, TOP, Tile, contact_sheet, font_for
+from selhn.cli.answers import BOTTOM, FONTS, GAP, SIDE, TOP, Tile, contact_sheet, font_for, save_picture
 
 
 def test_rows_of_pictures_that_are_neither_cut_nor_stretched():
@@ -38,3 +38,13 @@ def test_letters_that_the_own_font_lacks(monkeypatch):
 
 def test_nothing_found():
     assert contact_sheet([("first", [])]).width > 0
+
+
+@pytest.mark.parametrize("name", ["sheet.png", "sheet.JPG"])
+def test_a_sheet_does_not_go_through_a_link(tmp_path, name):
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / name).symlink_to(tmp_path / "mine.txt")
+    save_picture(contact_sheet([("first", [])]), tmp_path / name)
+    with Image.open(tmp_path / name) as written:
+        assert written.format == ("PNG" if name.endswith("png") else "JPEG")
+    assert (tmp_path / "mine.txt").read_text() == "mine"

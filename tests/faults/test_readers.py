@@ -22,6 +22,7 @@ OURS = {
     "pictures/ready/__init__.py::load_ready_projection": "shipped with the package",
     "reproduce/comparison.py::reproduce": "reads back the page that it has just written, to print it",
     "reproduce/comparison.py::write_page": "joins the pages that it has just written",
+    "reproduce/paper_figures.py::copy_drawing": "shipped with the package",
     "reproduce/tables.py::paper_rows": "shipped with the package",
     "ops/bert.py::_unpacked": "an archive of an installed package; each file is compared with its SHA-256",
     "base/errors.py::pip_install": "what pip wrote beside the installed package",

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_cases import make_model
+from safetensors import SafetensorError
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.runs import Results, RunFolder, environment, find_runs, load_weights, read_log, save_weights
@@ -167,3 +169,19 @@ def test_settings_may_be_changed_on_purpose(tmp_path):
         RunFolder(tmp_path).config  # noqa: B018
     (tmp_path / "config.yaml").write_text(text.partition("\n")[2])
     assert RunFolder(tmp_path).config == {"model": "rvse", "train": {"lr": 0.2}}
+
+
+def test_a_full_disk_names_the_best_model_also_of_a_model_without_a_name(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    model = make_model("rvse")
+    model.name = None
+    folder = RunFolder(tmp_path)
+    folder.keep_best(model)
+    before = (tmp_path / "best" / "model.safetensors").read_bytes()
+    monkeypatch.setattr("selhn.runs.run_folder.save_weights", full)
+    with pytest.raises(OSError, match=r"best could not be written .*No space"):
+        folder.keep_best(model)
+    assert (tmp_path / "best" / "model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.base.files import write_whole
 from selhn.pictures import open_picture
 from selhn.search import Hit, Record
 from selhn.search.items import date_of, seconds_of, whole
@@ -77,6 +78,12 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
             below = left, top + TOP + SIDE + 8
             draw.text(below, tile.label, fill="#444444", font=font_for(tile.label, LABEL_SIZE))
     return sheet
+
+
+def save_picture(picture: Image.Image, path: Path) -> None:
+    """Write a picture in the format of the file's extension."""
+    kind = Image.registered_extensions()[path.suffix.lower()]
+    write_whole(path, lambda file: picture.save(file, kind))
 
 
 def font_for(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

@@ -97,6 +97,8 @@ def data_show(
     pictures: Annotated[Path | None, typer.Option(help="Folder for drawings of a generated world.")] = None,
 ) -> None:
     """Print texts of some images. With --pictures, draw scenes of a generated world and write their captions."""
+    from selhn.base.files import write_whole
+    from selhn.cli.answers import save_picture
     from selhn.data import load_data
     from selhn.data.world import WorldFeatures, world_scene
     from selhn.data.world.render import render
@@ -112,7 +114,7 @@ def data_show(
         typer.echo("\n    ".join([name, *texts]))
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
-            render(world_scene(shown, image)).save(pictures / f"{name}.png")
+            save_picture(render(world_scene(shown, image)), pictures / f"{name}.png")
             lines.append(json.dumps({"image": f"{name}.png", "captions": texts}))
     if pictures is not None:
-        (pictures / "captions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_whole(pictures / "captions.jsonl", "\n".join(lines) + "\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import MissingExtra, SelhnError
-from selhn.cli.answers import SIDE, Tile, answer_tiles, contact_sheet
+from selhn.cli.answers import SIDE, Tile, answer_tiles, contact_sheet, save_picture
 from selhn.data import Data, load_data
 from selhn.data.world import world_scene
 from selhn.data.world.render import render
@@ -118,7 +118,7 @@ def _search(data: Data, out: Path) -> None:
             for rank, (hit, scene) in enumerate(zip(hits, scenes), 1)
         ]
         path = out / f"search_{number}.png"
-        contact_sheet([(f"“{query}”", tiles)]).save(path)
+        save_picture(contact_sheet([(f"“{query}”", tiles)]), path)
         found = f"answer {rank}" if rank else "not among the five"
         print(f'    "{query}"\n        the scene it describes is {found}; pictures: {path}')
 
@@ -141,7 +141,7 @@ def run_picture_demo(out: Path) -> None:
         print(f"\n    {title}")
         for rank, hit in enumerate(hits, 1):
             print(f"        {rank}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
-    contact_sheet(rows).save(out / "pictures.png")
+    save_picture(contact_sheet(rows), out / "pictures.png")
     asked_with = [(caption, record.id) for record in done.index.records() for caption in record.captions]
     found = done.index.search_many([caption for caption, _ in asked_with], k=5, find="image")
     ids = [[hit.id for hit in hits] for hits in found]

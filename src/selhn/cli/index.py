@@ -131,7 +131,7 @@ def search(
 ) -> None:
     """Find pictures by a sentence, a picture, or both. Without either, --order lists them by date."""
     from selhn.base.device import one_thread
-    from selhn.cli.answers import answer_tiles, answers, contact_sheet, require_sheet
+    from selhn.cli.answers import answer_tiles, answers, contact_sheet, require_sheet, save_picture
     from selhn.cli.search import find_hits, index_path, open_asked
     from selhn.pictures.how_far import HowFar
 
@@ -148,7 +148,7 @@ def search(
         typer.echo(f"selhn: this index is being made: {far}", err=True)
     if sheet is not None:
         title = " + ".join(filter(None, [sentence, like and Path(like).name, where, order]))
-        contact_sheet([(title, answer_tiles(found))]).save(sheet)
+        save_picture(contact_sheet([(title, answer_tiles(found))]), sheet)
 
 
 def serve(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
@@ -254,9 +255,15 @@ class RunFolder:
         elif model.name is not None:
             model.save(self.file(BEST_FOLDER))
         else:
-            with new_folder(self.file(BEST_FOLDER), replace=(WEIGHTS, CHECKSUMS_FILE)) as partial:
-                save_weights(model, partial / WEIGHTS)
-                seal(partial, [WEIGHTS])
+            best = self.file(BEST_FOLDER)
+            try:
+                with new_folder(best, replace=(WEIGHTS, CHECKSUMS_FILE)) as partial:
+                    save_weights(model, partial / WEIGHTS)
+                    seal(partial, [WEIGHTS])
+            except SafetensorError as error:  # how safetensors reports a full disk
+                raise OSError(
+                    f"{best} could not be written ({error}); what was there before is untouched"
+                ) from None
 
     def verify_best(self, model: AbstractMatcher) -> None:
         """Refuse a best model that is not what was written, or is missing."""

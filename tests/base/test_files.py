@@ -217,23 +217,72 @@ def test_a_written_file_has_the_permissions_of_a_new_one(tmp_path):
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o640}
 
 
-def test_what_killed_processes_left_is_removed_an_hour_later(tmp_path, outside):
-    left, ours = f".a.json.{16 * 'e'}.partial", ".b.json.partial"
-    old = [left, ours, ".other.partial", f".b.json.{15 * 'e'}.partial", f"c.json.{16 * 'e'}.partial", "notes"]
-    for name in old:
+def test_only_what_killed_processes_left_is_removed(tmp_path, outside):
+    """A hidden file of ours that nobody holds, and an hour later one that an earlier version wrote."""
+    gone = [f".a.json.{16 * 'e'}.partial", ".b.json.partial", f".link.{16 * 'a'}.partial"]
+    stays = [".other.partial", f".b.json.{15 * 'e'}.partial", f"c.json.{16 * 'e'}.partial", "notes"]
+    (tmp_path / gone[2]).symlink_to(outside / "secret.txt")
+    for name in (*gone[:2], *stays):
         (tmp_path / name).write_text("old")
-        os.utime(tmp_path / name, (0, 0))
-    young = f".b.json.{16 * 'f'}.partial"
-    (tmp_path / young).write_text("being written")
-    (tmp_path / f".link.{16 * 'a'}.partial").symlink_to(outside / "secret.txt")
-    os.utime(tmp_path / f".link.{16 * 'a'}.partial", (0, 0), follow_symlinks=False)
+    for name in (*gone[1:], *stays):
+        os.utime(tmp_path / name, (0, 0), follow_symlinks=False)
     (tmp_path / f".folder.{16 * 'a'}.partial").mkdir()
-    os.utime(tmp_path / f".folder.{16 * 'a'}.partial", (0, 0))
+    (tmp_path / ".young.json.partial").write_text("being written by an earlier version")
     before = content_of(outside)
-    write_whole(tmp_path / "b.json", "new")
-    expected = {*old, young, "b.json", "outside", f".folder.{16 * 'a'}.partial"} - {left, ours}
+    for name in ("b.json", "young.json"):
+        write_whole(tmp_path / name, "new")
+    expected = {
+        *stays,
+        "b.json",
+        "young.json",
+        ".young.json.partial",
+        "outside",
+        f".folder.{16 * 'a'}.partial",
+    }
     assert set(os.listdir(tmp_path)) == expected
     assert content_of(outside) == before
+
+
+def test_what_is_being_written_is_not_removed(tmp_path):
+    """Also if someone looks in the moment before it is locked."""
+
+    def write_another(file):
+        (hidden,) = tmp_path.glob(".a.json.*")
+        write_whole(tmp_path / "b.json", "b")
+        assert hidden.exists()
+        file.write(b"a")
+
+    write_whole(tmp_path / "a.json", write_another)
+    assert (tmp_path / "a.json").read_text() == "a"
+    if files.fcntl is None:
+        return
+    locks, flock = [], files.fcntl.flock
+
+    def looked_at_before(descriptor, how):
+        locks.append(how)
+        for hidden in tmp_path.glob(".a.json.*") if len(locks) == 1 else ():
+            hidden.unlink()
+        flock(descriptor, how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files.fcntl, "flock", looked_at_before)
+        write_whole(tmp_path / "a.json", "again")
+    assert (tmp_path / "a.json").read_text() == "again"
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json"]
+
+
+@pytest.mark.parametrize("locks", ["none", "refused"])
+def test_where_files_cannot_be_locked_an_hour_decides(tmp_path, monkeypatch, locks):
+    old, young = (tmp_path / f".a.json.{16 * letter}.partial" for letter in "ab")
+    for path in (old, young):
+        path.write_text("left")
+    os.utime(old, (0, 0))
+    if locks == "none":
+        monkeypatch.setattr(files, "fcntl", None)
+    else:
+        monkeypatch.setattr(files.fcntl, "flock", lambda *_: full(errno.ENOLCK))
+    write_whole(tmp_path / "b.json", "new")
+    assert sorted(os.listdir(tmp_path)) == [young.name, "b.json"]
 
 
 def full(number=errno.ENOSPC, path=None):

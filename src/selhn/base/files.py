@@ -6,6 +6,10 @@ by `write_whole`, one that grows is opened by `open_in_place`, and a folder is f
 write as it likes: nobody else has put anything there. The folder that the user names may itself be a link.
 """
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 import ctypes
 import errno
 import json
@@ -34,7 +38,7 @@ SQLITE_FULL = 13
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 """The hidden names under which `write_whole` writes; nobody can guess one."""
 ABANDONED = 3600
-"""Seconds after which a file of such a name belongs to a process that was killed."""
+"""Seconds after which such a file belongs to a process that was killed, where no lock says so at once."""
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 # Windows has neither the first two, nor files that are opened as bytes without the third.
 _AS_IT_IS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
@@ -91,27 +95,40 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
     mode = _mode(path, os.stat)
     if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise Linked(f"{path} is a pipe, a device or a socket: name a file")
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with (
-            naming(path, partial),
-            os.fdopen(
-                os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666), "wb"
-            ) as file,
-        ):
-            if callable(content):
-                content(file)
-            else:
-                file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        with naming(path, partial):
-            os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with ExitStack() as held:
+        partial, descriptor = _hidden_file(path, held)
+        try:
+            with naming(path, partial):
+                with os.fdopen(descriptor, "wb") as file:
+                    if callable(content):
+                        content(file)
+                    else:
+                        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                    file.flush()
+                    os.fsync(descriptor)
+                os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
     sync_folder(path.parent)
     _remove_abandoned(path)
+
+
+def _hidden_file(path: Path, held: ExitStack) -> tuple[Path, int]:
+    """A new file beside `path`, locked until `held` ends, so that other processes see that its writer is alive."""
+    while True:
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+        with naming(path, partial):
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666)
+        if fcntl is None:
+            return partial, descriptor
+        kept = os.dup(descriptor)
+        held.callback(os.close, kept)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(kept, fcntl.LOCK_SH)
+        if partial.exists():
+            return partial, descriptor
+        os.close(descriptor)  # another process removed it in the moment before it was locked
 
 
 @contextmanager
@@ -131,13 +148,24 @@ def naming(path: Path, hidden: Path | None = None) -> Iterator[None]:
 
 
 def _remove_abandoned(written: Path) -> None:
-    """Remove what killed processes left beside a file while they wrote; anything younger may still be written."""
-    before_random_names = f".{written.name}.partial"
+    """Remove what killed processes left beside a file while they wrote."""
     for path in (written.with_name(name) for name in _entries(written.parent)):
-        if PARTIAL.fullmatch(path.name) or path.name == before_random_names:
-            with suppress(OSError):  # a folder of that name, or another process removes it too
+        is_ours = PARTIAL.fullmatch(path.name) is not None
+        if is_ours or path.name == f".{written.name}.partial":  # as earlier versions called it
+            with suppress(OSError):  # a folder of that name, or it is still being written
                 if time.time() - path.lstat().st_mtime > ABANDONED:
                     path.unlink()
+                elif is_ours and fcntl is not None:
+                    _remove_unlocked(path)
+
+
+def _remove_unlocked(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | _AS_IT_IS)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(descriptor)
 
 
 def open_in_place(path: Path) -> BinaryIO:

@@ -1,9 +1,11 @@
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import load_data
 from selhn.data.formats import precomp as precomp_module
 
@@ -162,3 +164,18 @@ def test_repeated_rows_that_nothing_counts_are_refused(precomp, ids):
         (precomp.folder / "dev_ids.txt").unlink()
     with pytest.raises(ValueError, match="row 1: repeats row 0.*write dev_image_of_text.txt"):
         load_data(precomp.folder)
+
+
+def test_features_on_another_disk_behind_links(precomp, tmp_path):
+    """Unlike a run, a data set may contain links of the user; what is not a file is refused at once."""
+    (tmp_path / "disk").mkdir()
+    features = precomp.folder / "train_ims.npy"
+    features.rename(tmp_path / "disk" / "train_ims.npy")
+    features.symlink_to(tmp_path / "disk" / "train_ims.npy")
+    (tmp_path / "named").symlink_to(precomp.folder)
+    assert load_data(tmp_path / "named").train.num_images == 6
+    for plant in (lambda path: os.mkfifo(path), lambda path: path.symlink_to(path)):
+        features.unlink()
+        plant(features)
+        with pytest.raises(SelhnError, match="train_ims"):
+            load_data(precomp.folder)

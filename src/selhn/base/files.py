@@ -28,13 +28,10 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
+from selhn.base.disk_errors import naming
 from selhn.base.errors import Linked, Locked, SelhnError
 
 LOCK_FILE = "lock"
-FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-_NAMELESS = (*FULL, errno.EFBIG, errno.EIO)
-"""Errors of writing, which know a file by its number only."""
-SQLITE_FULL = 13
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
 """The hidden names under which `write_whole` writes; nobody can guess one."""
 ABANDONED = 3600
@@ -131,22 +128,6 @@ def _hidden_file(path: Path, held: ExitStack) -> tuple[Path, int]:
         os.close(descriptor)  # another process removed it in the moment before it was locked
 
 
-@contextmanager
-def naming(path: Path, hidden: Path | None = None) -> Iterator[None]:
-    """Name `path` in errors of the disk that name no file, or one in `hidden`, which nobody knows."""
-    try:
-        yield
-    except OSError as error:
-        named = error.filename
-        if isinstance(named, str | bytes):
-            if hidden is None or not Path(os.fsdecode(named)).is_relative_to(hidden):
-                raise
-        elif error.errno not in _NAMELESS:
-            raise
-        error.filename, error.filename2 = os.fspath(path), None
-        raise
-
-
 def _remove_abandoned(written: Path) -> None:
     """Remove what killed processes left beside a file while they wrote."""
     for path in (written.with_name(name) for name in _entries(written.parent)):
@@ -179,20 +160,6 @@ def open_in_place(path: Path) -> BinaryIO:
             f"{path} is the same file as another one elsewhere (a hard link): put a copy in its place"
         )
     return file
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a full disk."""
-    while error is not None:
-        if getattr(error, "errno", 0) in FULL or getattr(error, "sqlite_errorcode", 0) == SQLITE_FULL:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def is_read_only(error: OSError) -> bool:
-    """Whether an error says that this user may not write there, or nobody."""
-    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def sync_file(path: Path) -> None:

@@ -84,7 +84,7 @@ def diagnose(
 
     The verdict on a run or a log is healthy, stalled, collapsing, diverging, overfitting or unclear.
     """
-    from selhn.base.files import is_read_only
+    from selhn.base.disk_errors import is_read_only
     from selhn.diagnose import diagnose, verdict_figure
     from selhn.runs import RunFolder
 

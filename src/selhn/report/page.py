@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from selhn.base.disk_errors import is_read_only
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.files import is_read_only, write_whole
+from selhn.base.files import write_whole
 from selhn.base.names import did_you_mean
 from selhn.base.untrusted import read_json
 from selhn.base.version import __version__

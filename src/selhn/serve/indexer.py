@@ -16,8 +16,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from selhn.base.disk_errors import is_disk_full
 from selhn.base.errors import Locked, SelhnError
-from selhn.base.files import is_disk_full
 
 Work = Callable[[Path, Sequence[Path]], Iterable[object]]
 ENOUGH_SPACE = 64 * 2**20

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.disk_errors import naming
 from selhn.base.errors import SelhnError
-from selhn.base.files import naming, open_in_place
+from selhn.base.files import open_in_place
 from selhn.diagnose import StallAlarm
 from selhn.training.trackers import Trackers
 

@@ -1,13 +1,16 @@
+import atexit
 import contextlib
 import functools
 import inspect
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -23,6 +26,9 @@ from picture_cases import need_ready_model
 # The suite runs in one process a core; more threads than that only fight.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the programs that tests start
+# What tests name and decide is not what the user of this machine did.
+os.environ["XDG_STATE_HOME"] = STATE = tempfile.mkdtemp(prefix="selhn-tests-")
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 # A shell that starts the suite in the background has it ignore Ctrl-C, which some tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("selhn", deadline=None, max_examples=40, derandomize=True)

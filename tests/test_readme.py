@@ -146,10 +146,14 @@ def index_while_served(arguments, home):
     httpx = pytest.importorskip("httpx")
     command = ["-m", "selhn", *arguments, "--no-browser", "--port", "0"]
     with Program(*command, env={**os.environ, "HOME": str(home)}, cwd=home) as served:
-        address = next(re.search(r"http://\S+", line) for line in served.stdout if "http://" in line).group()
+        found = next(
+            re.search(r"(http://\S+)/#token=(\S+)", line) for line in served.stdout if "http://" in line
+        )
+        address, known = found[1], {"Authorization": f"Bearer {found[2]}"}
         for _ in range(600):
-            items = httpx.get(f"{address}/api/v1/items", timeout=60).json()["total"]
-            if items == 3 and httpx.get(f"{address}/api/v1/progress", timeout=60).json()["state"] == "idle":
+            items = httpx.get(f"{address}/api/v1/items", headers=known, timeout=60).json()["total"]
+            told = httpx.get(f"{address}/api/v1/progress", headers=known, timeout=60).json()
+            if items == 3 and told["state"] == "idle":
                 break
             time.sleep(0.1)
         else:
@@ -184,13 +188,16 @@ def test_the_page_is_served(line, tmp_path, picture_demo):
     with Program("-c", FEWER, few, *shlex.split(line)[1:], "--port", "0", env=env, cwd=tmp_path) as served:
         said = next(line for line in served.stdout if "http://" in line)
         assert said.startswith("Example pictures: http://127.0.0.1:")
-        address = said.split()[-1]
+        address, _, token = said.split()[-1].partition("/#token=")
+        known = {"Authorization": f"Bearer {token}"}
         assert "<title>selhn</title>" in httpx.get(address).text
         asked = {"text": "people skiing in the snow", "k": 1}
-        (found,) = httpx.get(f"{address}/api/v1/search", params=asked, timeout=60).json()["answers"]
+        answered = httpx.get(f"{address}/api/v1/search", params=asked, headers=known, timeout=60)
+        (found,) = answered.json()["answers"]
         assert "ski" in found["captions"][0]
         assert found["metadata"]["license"].startswith("CC BY")
-        picture = httpx.get(f"{address}/api/v1/picture", params={"id": found["id"]}, timeout=60)
+        asked = {"id": found["id"]}
+        picture = httpx.get(f"{address}/api/v1/picture", params=asked, headers=known, timeout=60)
         assert picture.headers["content-type"] == "image/jpeg"
         served.send_signal(signal.SIGINT)
         assert served.wait(60) == 0, served.said()

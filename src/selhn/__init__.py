@@ -13,7 +13,6 @@ NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
 NAMED_LIBRARIES |= dict.fromkeys(("transformers", "open_clip"), "selhn.pictures.two_towers:load_two_towers")
 NAMED_FITS["ready"] = "selhn.pictures.ready:load_ready_fit"
 NAMED_CLASSES["pictures"] = "selhn.pictures:Library"
-NAMED_CLASSES["thumbnail"] = "selhn.pictures.picture_files:thumbnail"
 
 _HOME = {
     "Index": "selhn.search",

@@ -15,6 +15,7 @@ from selhn.base.files import (
     LOCK_FILE,
     new_folder,
     open_in_place,
+    private_folder,
     refuse_links,
     settle,
     sync_file,
@@ -31,6 +32,23 @@ with writing(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no modes")
+def test_a_private_file_and_folder(tmp_path):
+    before = os.umask(0)
+    try:
+        folder = private_folder(tmp_path / "a" / "b")
+        (folder / "token.json").write_text("old")
+        write_whole(folder / "token.json", "new", private=True)
+        write_whole(folder / "open.json", "new")
+    finally:
+        os.umask(before)
+    modes = [
+        path.stat().st_mode & 0o777
+        for path in (folder.parent, folder, folder / "token.json", folder / "open.json")
+    ]
+    assert modes == [0o700, 0o700, 0o600, 0o666]
 
 
 def test_a_second_writer_is_told_who_holds_it_and_a_killed_one_holds_nothing(tmp_path):

@@ -17,7 +17,7 @@ from selhn.cli.index import search
 from selhn.cli.search import DEFAULT_INDEX, fill_index, find_hits, index_path
 from selhn.data import import_data, load_data
 from selhn.models import create_model, load_model
-from selhn.pictures import Extractor
+from selhn.pictures import Extractor, Library
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_folders import default_index, found_index
 from selhn.search import Hit, Index, Query
@@ -244,7 +244,8 @@ def test_tiles_have_the_names_of_their_files(pictures):
     long = pictures / f"{'very ' * 20}long name.png"
     (pictures / "0.png").rename(long)
     fill_index("Pictures", None, None)
-    labels = [tile.label.split("\n")[1] for tile in answer_tiles(ask(["a red ball"], k=5))]
+    tiles = answer_tiles(Library.open(default_index()), ask(["a red ball"], k=5))
+    labels = [tile.label.split("\n")[1] for tile in tiles]
     assert {"1.png", "2.png", "3.png", "4.png"} < set(labels)
     (short,) = set(labels) - {"1.png", "2.png", "3.png", "4.png"}
     assert short.startswith("very very")
@@ -369,7 +370,7 @@ def test_a_picture_that_is_gone_is_a_grey_tile(pictures, tmp_path):
     fill_index("Pictures", None, None)
     hits = ask(["a red ball"], k=3)
     (pictures / Path(hits[1].id).name).unlink()
-    tiles = answer_tiles(hits)
+    tiles = answer_tiles(Library.open(default_index()), hits)
     assert [("missing" in tile.label) for tile in tiles] == [False, True, False]
     ask(["a red ball"], k=3, sheet=tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 1_000

@@ -25,7 +25,7 @@ from selhn.pictures.dataset import collect_region_files
 from selhn.pictures.decoding import decode_video
 from selhn.pictures.extraction import extract_pictures
 from selhn.pictures.facts import FACTS
-from selhn.pictures.picture_files import open_picture, read_facts, thumbnail
+from selhn.pictures.picture_files import drawn, open_picture, picture_source, read_facts
 from selhn.pictures.picture_folders import locate, read_located
 from selhn.search import Index
 
@@ -207,10 +207,14 @@ def picture(name, content):
         assert read_located(locate([folder.resolve()], f"photo.{name}"))
         facts = read_facts(folder / f"photo.{name}")
         assert set(facts) <= set(FACTS)
-        small = thumbnail(str(folder / f"photo.{name}"), 8)
+        small = small_copy(folder / f"photo.{name}")
         return found.image.size, found.image.tobytes(), found.notes, found.facts, facts, small
 
     return Reader(lambda folder: (folder / f"photo.{name}").write_bytes(content()), read)
+
+
+def small_copy(path):
+    return drawn(picture_source(str(path)), path.name, 8)
 
 
 def make_video(folder):
@@ -221,7 +225,7 @@ def read_video(folder):
     path = folder / "clip.mp4"
     found = decode_video(path.resolve(), "clip.mp4", resized=(24, 24))
     assert set(found[0].facts) <= set(FACTS)
-    return [(frame.at, frame.image.tobytes(), frame.facts) for frame in found], thumbnail(str(path), 8)
+    return [(frame.at, frame.image.tobytes(), frame.facts) for frame in found], small_copy(path)
 
 
 def make_pictures(folder):

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from pathlib import Path
+from unittest.mock import patch
 
 from faults.of_models import MODEL_FILES
 from faults.reader import Reader, fresh_model, of_model, small_data
@@ -16,13 +17,15 @@ from selhn.base.untrusted import read_text
 from selhn.eval import Metrics
 from selhn.losses import TripletSelHN
 from selhn.pictures.how_far import HowFar, left_out
+from selhn.pictures.named_folders import name_for, named_for
 from selhn.report import write_report
 from selhn.report.page import imported_from
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import Wanted
 from selhn.runs import Results, RunFolder
 from selhn.runs.checkpoint_files import FILES as CHECKPOINT_FILES
-from selhn.serve.photos import Page
+from selhn.serve.access import Token
+from selhn.serve.photos import PAGE_FILE, Page, Running
 from selhn.serve.watched_runs import WatchedRuns
 from selhn.training import RunConfig, override, train
 from selhn.training.run import read_config
@@ -144,7 +147,17 @@ def make_told(folder):
 def make_page(folder):
     page = Page(folder / "index")
     page.folder.mkdir()
-    page.write("http://127.0.0.1:8000", [folder])
+    page.write(Running("http://127.0.0.1:8000", (str(folder),), True, Token("a long secret"), "file:///a"))
+
+
+def make_named(folder):
+    with patch.dict(os.environ, {"XDG_STATE_HOME": str(folder)}):
+        name_for("/an.index", "born", [Path("/Pictures"), Path("/Other")])
+
+
+def read_named(folder):
+    with patch.dict(os.environ, {"XDG_STATE_HOME": str(folder)}):
+        return [path.resolve() for path in named_for("/an.index", "born")]
 
 
 def read_lock(folder):
@@ -203,6 +216,7 @@ READERS = {
     ),
     "pictures.json": Reader(make_imported, lambda folder: imported_from(str(folder))),
     "progress.json": Reader(make_told, lambda folder: (HowFar.read(folder), left_out(folder))),
-    "page.json": Reader(make_page, lambda folder: Page(folder / "index").read()),
+    "page.json": Reader(make_page, lambda folder: Running.read(Page(folder / "index").folder / PAGE_FILE)),
+    "folders.json": Reader(make_named, read_named),
     "lock": Reader(lambda folder: (folder / "lock").write_text('{"process": 1, "host": "a"}'), read_lock),
 }

@@ -23,7 +23,7 @@ from picture_cases import encoded, photo, scan_bomb
 
 TESTS = Path(__file__).parents[1]
 TINY = [sys.executable, str(TESTS / "serve" / "tiny.py")]
-EXAMPLES = [sys.executable, "-m", "selhn", "serve", "--examples", "--port", "0"]
+EXAMPLES = [sys.executable, "-m", "selhn", "serve", "--examples", "--port", "0", "--no-token"]
 AGAIN = 5.0
 """Seconds until an idle connection that was closed is opened again."""
 SENTENCES = (

@@ -29,6 +29,7 @@ OURS = {
     "data/concepts.py::write_concepts": "changes the data.json of a data set that it has just read",
     "base/files.py::sync_folder": "opens a folder to write it through; reads nothing",
     "base/files.py::_remove_unlocked": "opens a hidden file to lock it; reads nothing",
+    "cli/answers.py::answer_tiles": "a JPEG that was drawn just before",
     "serve/app.py::_serve_page": "shipped with the package",
 }
 """Functions that read only what is not a stranger's, and why."""

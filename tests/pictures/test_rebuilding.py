@@ -129,3 +129,13 @@ def test_a_model_that_was_asked_for_is_not_replaced(tmp_path, computed):
     with pytest.raises(Outdated):
         list(bring_up_to_date(tmp_path / "i", [tmp_path / "Pictures"], tmp_path / "m"))
     assert len(Index.load(tmp_path / "i", small_model())) == 6
+
+
+def test_folders_that_nobody_named_here_are_not_read(tmp_path, computed, monkeypatch):
+    """The index came from elsewhere: it is made again without them, and the old one stays."""
+    path = tmp_path / "i"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    open_or_start_again(path)
+    assert [done.added for done in bring_up_to_date(path, [tmp_path / "Other"])] == [2]
+    assert all(name.startswith(str(tmp_path / "Other")) for name in Index.load(path).ids())
+    assert len(Former(path).records) == 6

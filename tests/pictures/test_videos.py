@@ -16,7 +16,7 @@ from selhn.pictures import library as library_module
 from selhn.pictures.dataset import picture_split
 from selhn.pictures.decoder_processes import end_decoders
 from selhn.pictures.decoding import Moment, TooSlow, decode_picture, decode_video
-from selhn.pictures.picture_files import thumbnail
+from selhn.pictures.picture_files import drawn, picture_source
 from selhn.pictures.video_frames import MOST
 from selhn.search.items import moment_ids, seconds_of, whole
 from selhn.search.near_duplicates import near_duplicates
@@ -239,7 +239,7 @@ def test_search_finds_the_moment(pictures, index_of):
     shown = answers(index.search(IMAGES[1], k=1))
     assert "clip.mp4 at 0:04" in shown
     assert "clip.mp4#" not in answers(find_hits(index, None, 9, "image", None, "newest"))
-    small = decode_picture(thumbnail(f"{name}#t=4", 48), "a").image
+    small = decode_picture(drawn(picture_source(f"{name}#t=4"), name, 48), "a").image
     assert distance(small, IMAGES[1].resize(small.size)) < 12
 
 

@@ -155,12 +155,16 @@ def test_originals(client, collection):
 
 def test_an_original_that_browsers_cannot_show_is_a_download(client, collection):
     """Whatever the file contains: its name alone must not make a browser show it as a page."""
-    path = collection.library.folders[0] / "page.html"
-    path.write_text("<script>alert(1)</script>")
-    collection.index.add([Item(str(path), torch.rand(3, 4), None, (), {})])
-    answer = client.get("/api/v1/original", params={"id": str(path)})
-    assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-disposition"].startswith("attachment;")
+    for name in ("page.tiff", "page.html"):
+        path = collection.library.folders[0] / name
+        path.write_text("<script>alert(1)</script>")
+        collection.index.add([Item(str(path), torch.rand(3, 4), None, (), {})])
+        answer = client.get("/api/v1/original", params={"id": str(path)})
+        if name == "page.html":
+            assert answer.status_code == 404, "not the name of a picture or a video"
+        else:
+            assert answer.headers["content-type"] == "application/octet-stream"
+            assert answer.headers["content-disposition"].startswith("attachment;")
 
 
 def test_albums(client, collection, client_of):

@@ -9,6 +9,8 @@ import httpx
 import pytest
 from picture_cases import encoded, huge_png, mutations, photo
 
+from selhn.serve.guard import SECURITY_HEADERS
+
 MIB = 2**20
 
 
@@ -162,6 +164,19 @@ def test_clients_that_go_away_in_the_middle(server):
     until = time.monotonic() + 10
     while "selhn_requests_in_flight 1\n" not in httpx.get(f"{server.address}/metrics").text:
         assert time.monotonic() < until, "a picture that nobody waits for is still being answered"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", b"GET / HTTP/9\r\n\r\n"],
+)
+def test_what_is_not_http_gets_the_same_headers(server, sent):
+    first, *lines = talk(server, sent).partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    assert " 400 " in first
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    for name, value in SECURITY_HEADERS.items():
+        assert headers[name.lower()] == value
+    assert (headers["cache-control"], headers["connection"]) == ("no-store", "close")
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import hmac
 import time
 from random import Random
 
@@ -107,15 +108,19 @@ def test_the_token_is_compared_in_constant_time(monkeypatch):
     assert seen[0][1] == TOKEN.encode()
 
 
-def given_cookie(secret=TOKEN, secure=False):
+MEDIA = MediaCookie()
+
+
+def given_cookie(media=MEDIA):
     """As a browser sends it back."""
     answer = Response()
-    MediaCookie(secret).give(answer, secure)
+    media.give(answer, False)
     return answer.headers["set-cookie"].partition(";")[0]
 
 
 def by_cookie(cookie, path="/api/v1/original", method="GET", **headers):
-    return client(token=TOKEN).request(method, path, headers={"cookie": cookie, **headers}).status_code
+    guarded = client(token=TOKEN, cookie=MEDIA)
+    return guarded.request(method, path, headers={"cookie": cookie, **headers}).status_code
 
 
 def test_a_cookie_opens_pictures_and_originals_only():
@@ -136,7 +141,7 @@ def test_a_cookie_opens_pictures_and_originals_only():
     assert TOKEN not in cookie
 
 
-@pytest.mark.parametrize("change", ["later", "longer", "shorter", "name", "other token", "not ASCII"])
+@pytest.mark.parametrize("change", ["later", "longer", "shorter", "name", "other service", "not ASCII"])
 def test_a_cookie_that_was_changed_opens_nothing(change):
     name, _, value = given_cookie().partition("=")
     end, _, signed = value.partition(".")
@@ -144,11 +149,23 @@ def test_a_cookie_that_was_changed_opens_nothing(change):
         "later": f"{name}={int(end) + 1}.{signed}",
         "longer": f"{name}={value}0",
         "shorter": f"{name}={end}.",
-        "name": f"{name}=name.{MediaCookie(TOKEN).name[-16:]}",
-        "other token": f"{name}={given_cookie('another secret').partition('=')[2]}",
+        "name": f"{name}=name.{MEDIA.name[-16:]}",
+        "other service": f"{name}={given_cookie(MediaCookie()).partition('=')[2]}",
         "not ASCII": f"{name}={end}.\xe9".encode("latin-1"),
     }
     assert by_cookie(made[change]) == 401
+
+
+def test_the_token_cannot_be_guessed_from_a_cookie():
+    """Other services of the host receive it: with the token as the key, a short one would be found in seconds."""
+    name, _, value = given_cookie().partition("=")
+    end, _, signed = value.partition(".")
+    for key in (TOKEN.encode(), b""):
+        for words in (end, f"selhn media {end}", "selhn media name"):
+            guess = hmac.digest(key, words.encode(), "sha256").hex()
+            assert guess != signed
+            assert not name.endswith(guess[:16])
+    assert given_cookie(MediaCookie()).partition("=")[0] != name
 
 
 def test_a_cookie_ends_after_an_hour(monkeypatch):

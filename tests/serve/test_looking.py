@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_a_picture_is_extracted_once_and_few_are_kept(collection):
     looking.look(path, "ball")
     assert backbone.calls == [1]
     for name in collection.index.ids() * 4:
-        touched = collection.library.picture(name)
+        touched = Path(name)
         os.utime(touched, (0, touched.stat().st_mtime + 1))
         looking.look(touched, "dog")
     assert looking._regions.cache_info().currsize == KEPT

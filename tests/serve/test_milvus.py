@@ -6,6 +6,8 @@ import pytest
 from picture_cases import encoded, photo
 from tiny import make_collection, small_model
 
+from selhn.pictures import Library
+from selhn.pictures.named_folders import name_folders
 from selhn.search import Index
 from selhn.serve.service import Service
 
@@ -43,6 +45,17 @@ def told(answer, *, scores=True):
 def test_the_same_answers(both, asked):
     exact, milvus = (told(client.get("/api/v1/search", params=asked)) for client in both)
     assert milvus == exact
+
+
+def test_folders_are_named_for_an_index_on_a_server_too(remote):
+    index = remote.index
+    again = Index.load(index.path, index.model)
+    assert again.store.born == index.store.born != ""
+    assert Library(again, remote.extractor).folders == ()
+    name_folders(again, remote.folders)
+    library = Library(again, remote.extractor)
+    assert library.folders == remote.folders
+    assert all(map(library.file_of, again.records()))
 
 
 def test_by_a_picture_and_by_an_item(both, collection, remote):

@@ -12,6 +12,7 @@ from tiny import NUMBER, WORDS, small_model
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_report import REPORT_FILE
 from selhn.search import Index, Item
+from selhn.serve.access import Token, redirect
 
 pytestmark = needs_chromium
 
@@ -363,6 +364,37 @@ def test_a_service_with_a_token(open_page, start_server):
     handed = open_page(f"{server.address}/#token=a-long-secret")
     playwright.expect(handed.locator(".open")).to_have_count(NUMBER)
     assert "secret" not in handed.url
+
+
+@pytest.mark.parametrize("token", ["100%sure", "a%20 b/#?=&c"])
+def test_a_token_with_odd_letters(open_page, start_server, token):
+    server = start_server(token=token)
+    with redirect(Token(token).link(server.address)) as opened:
+        handed = open_page(opened)
+        handed.wait_for_url(f"{server.address}/")
+        playwright.expect(handed.locator(".open")).to_have_count(NUMBER)
+    typed = open_page(f"{server.address}/#token=100%sure", expect_errors=token != "100%sure")
+    playwright.expect(typed.locator(".open" if token == "100%sure" else "#login[open]").first).to_be_visible()
+
+
+def test_an_index_from_elsewhere_says_why_it_shows_no_pictures(open_page, start_server, page):
+    playwright.expect(page.locator("#unshown")).to_be_hidden()
+    other = open_page(start_server(unnamed="yes").address)
+    playwright.expect(other.locator("#unshown")).to_contain_text("no folder of pictures was named")
+    playwright.expect(other.locator(".open")).to_have_count(NUMBER)
+    assert not other.locator(".frame img").count()
+    assert ask(other, WORDS[2]), "it can be searched"
+
+
+def test_pictures_come_back_after_a_restart(open_page, start_server):
+    """The service forgets its cookies; the page renews its own when a picture does not come."""
+    server = start_server(token="a-long-secret")
+    page = open_page(f"{server.address}/#token=a-long-secret", expect_errors=True)
+    until(page, "document.querySelector('.frame img')?.naturalWidth > 0")
+    page.context.clear_cookies()
+    page.wait_for_timeout(1100)  # an error is not looked at twice within a second
+    page.evaluate("document.querySelector('.frame img').src += '&again'")
+    until(page, "document.querySelector('.frame img')?.naturalWidth > 0")
 
 
 def test_indexing_is_shown(open_page, server):

@@ -1,10 +1,12 @@
 """`selhn photos` as a person starts and stops it, with small models."""
 
 import os
+import re
 import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,13 +16,14 @@ from picture_cases import TinyBackbone, encoded, photo
 from programs import Program
 from tiny import small_model
 
-from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError
+from selhn.base.errors import Linked, Locked, MissingExtra, NotFound, SelhnError
 from selhn.pictures import Extractor
 from selhn.pictures.upkeep import bring_up_to_date
 from selhn.search import Index
 from selhn.serve import photos as photos_module
+from selhn.serve.access import Token, redirect
 from selhn.serve.keeper import Keeper
-from selhn.serve.photos import PAGE_FILE, Page, photos
+from selhn.serve.photos import PAGE_FILE, Page, Running, photos
 from selhn.serve.start import listen
 
 HERE = Path(__file__).parent
@@ -36,23 +39,28 @@ class Photos:
         own |= {
             "XDG_CACHE_HOME": str(folder / "cache"),
             "XDG_DATA_HOME": str(folder / "share"),
+            "XDG_STATE_HOME": str(folder / "state"),
             "HOME": str(folder),
         }
         own |= {"BROWSER": f"{sys.executable} {folder / 'browser.py'} %s"}
         (folder / "browser.py").write_text(
-            "import sys; open(__file__ + '.asked', 'a').write(sys.argv[1] + '\\n')"
+            "import sys, urllib.request as r; opened = r.urlopen(sys.argv[1]).read().decode()\n"
+            "open(__file__ + '.asked', 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+            "open(__file__ + '.opened', 'a').write(opened)"
         )
         self.child = Program(HERE / "tiny_photos.py", "photos", *words, env={**os.environ, **own, **settings})
         line = self.child.stdout.readline()
         assert "http://" in line, self.child.said()
-        self.address = next(word for word in line.split() if word.startswith("http"))
+        self.link = next(word for word in line.split() if word.startswith("http"))
+        self.address, _, token = self.link.partition("/#token=")
+        assert len(token) == 32, "it is made at every start"
+        self.headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path, **parameters):
-        return (
-            httpx.get(f"{self.address}/api/v1/{path}", params=parameters, timeout=30)
-            .raise_for_status()
-            .json()
+        asked = httpx.get(
+            f"{self.address}/api/v1/{path}", params=parameters, headers=self.headers, timeout=30
         )
+        return asked.raise_for_status().json()
 
     def until(self, test, seconds=40):
         end = time.monotonic() + seconds
@@ -115,7 +123,7 @@ def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypat
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ())
     photos()
-    assert f"running already: {second.address}" in capsys.readouterr().out
+    assert f"running already: {second.link}" in capsys.readouterr().out
     with pytest.raises(Locked, match="stop it"):
         photos([tmp_path / "share"])
     told = second.until(is_idle)
@@ -135,7 +143,14 @@ def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypat
     monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda *_: Extractor(backbone))
     (again,) = bring_up_to_date(index, [pictures, tmp_path / "nowhere"])
     assert (again.plan.unchanged, again.added, backbone.calls) == (NUMBER, 0, []), "nothing is computed again"
-    assert (tmp_path / "browser.py.asked").read_text().split() == [first.address, *[second.address] * 2]
+    asked = (tmp_path / "browser.py.asked").read_text()
+    assert len(asked.split()) == 3
+    assert "token" not in asked, "every user of the machine can read a command line"
+    leads = re.findall('url=([^"]*)"', (tmp_path / "browser.py.opened").read_text())
+    assert leads == [first.link, *[second.link] * 2]
+    page, *again = asked.split()[1:]
+    assert [page] == again
+    assert not Path(page.removeprefix("file://")).parent.exists(), "it is removed with the service"
 
 
 @pytest.mark.slow
@@ -145,7 +160,12 @@ def test_another_version_of_the_model(start, pictures, tmp_path):
     first = start(str(pictures), "--writable")
     first.until(is_idle)
     name = first.get("items")["items"][0]["id"]
-    loved = httpx.patch(f"{first.address}/api/v1/album", params={"name": "Favourites"}, json={"add": [name]})
+    loved = httpx.patch(
+        f"{first.address}/api/v1/album",
+        params={"name": "Favourites"},
+        json={"add": [name]},
+        headers=first.headers,
+    )
     assert loved.json() == {"name": "Favourites", "ids": [name]}
     first.stop()
     shutil.rmtree(tmp_path / "cache")
@@ -163,17 +183,33 @@ def test_another_version_of_the_model(start, pictures, tmp_path):
 
 def test_the_page_of_a_killed_process_is_not_shown(tmp_path):
     page = Page(tmp_path / "pictures.index")
+    running = Running("http://127.0.0.1:8000", (str(tmp_path),), False, Token("a long secret"))
     with page:
-        page.write("http://127.0.0.1:8000", [tmp_path])
+        page.write(running)
         left = (page.folder / PAGE_FILE).read_bytes()
         page.show_other([tmp_path / "trip"], browser=False)  # below a folder that is kept
         with pytest.raises(Locked, match="without --writable"):
             page.show_other([tmp_path], browser=False, writable=True)
-        page.write("http://127.0.0.1:8000", [tmp_path], writable=True)
+        page.write(replace(running, writable=True))
         page.show_other([tmp_path], browser=False, writable=True)
     (page.folder / PAGE_FILE).write_bytes(left)
     with Page(tmp_path / "pictures.index"), pytest.raises(Locked, match="being started"):
-        page.read()
+        Running.read(page.folder / PAGE_FILE)
+
+
+def test_nobody_else_can_read_the_token(tmp_path):
+    page = Page(tmp_path / "pictures.index")
+    with page, redirect("http://127.0.0.1:8000/#token=a%22b") as address:
+        page.write(Running("http://127.0.0.1:8000", (), False, Token("a long secret"), address))
+        opened = Path(address.removeprefix("file://"))
+        for file in (page.folder / PAGE_FILE, opened):
+            assert file.stat().st_mode & 0o777 == 0o600
+            assert file.parent.stat().st_mode & 0o777 == 0o700
+        assert 'url=http://127.0.0.1:8000/#token=a%22b"' in opened.read_text()
+    assert not opened.exists()
+    (tmp_path / ".other.index.page").symlink_to(tmp_path)
+    with pytest.raises(Linked), Page(tmp_path / "other.index"):
+        pass
 
 
 def test_what_was_asked_for_is_wrong(pictures, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ from selhn.base.errors import SelhnError
 from selhn.data import load_data
 from selhn.models import create_model
 from selhn.pictures import Library
+from selhn.pictures.named_folders import name_folders
 from selhn.pictures.picture_folders import indexed_folders
 from selhn.search import Index
 from selhn.serve.collection import Collection
@@ -44,6 +45,7 @@ def test_gauges(collection):
 def made(tmp_path, monkeypatch):
     """A collection on disk whose extractor is known by its name."""
     collection = make_collection(tmp_path)
+    name_folders(collection.index, collection.folders)
     monkeypatch.setattr(
         "selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor
     )

@@ -5,12 +5,14 @@ import os
 import signal
 import socket
 import threading
+from contextlib import ExitStack
 
 import httpx
 import pytest
 from programs import Program
 
 from selhn.base.errors import MissingExtra, SelhnError
+from selhn.serve.access import Token
 from selhn.serve.start import listen, serve
 
 
@@ -49,16 +51,59 @@ def test_other_kinds_of_addresses():
 
 
 @pytest.fixture
-def started(tmp_path):
-    """`selhn serve --runs`, which needs no model; gives the process and its address."""
+def start(tmp_path):
+    """`selhn serve --runs`, which needs no model; gives the process, its address and the line that it printed."""
     (tmp_path / "runs").mkdir()
-    command = ["-m", "selhn", "serve", "--runs", "runs", "--port", "0"]
-    with Program(*command, cwd=tmp_path, env={**os.environ, "SELHN_TOKEN": "a long secret"}) as child:
-        line = child.stdout.readline()
-        assert "Training runs: http://127.0.0.1:" in line, child.said()
-        assert "asks for the token" in line
-        assert "a long secret" not in line
-        yield child, line.split()[2]
+    with ExitStack() as stack:
+
+        def start(*words, **env):
+            command = ["-m", "selhn", "serve", "--runs", "runs", "--port", "0", *words]
+            child = stack.enter_context(Program(*command, cwd=tmp_path, env={**os.environ, **env}))
+            line = child.stdout.readline()
+            assert "Training runs: http://127.0.0.1:" in line, child.said()
+            return child, line.split()[2], line
+
+        yield start
+
+
+@pytest.fixture
+def started(start):
+    child, address, line = start(SELHN_TOKEN="a long secret")
+    assert "asks for the token" in line
+    assert "a long secret" not in line
+    return child, address
+
+
+def test_a_token_is_made_and_the_link_is_ready(start):
+    """On a machine with several users, all of them can reach the service."""
+    (_, link, _), (_, other, _) = start(), start()
+    address, _, token = link.partition("/#token=")
+    assert len(token) == 32
+    assert token != other.partition("=")[2]
+    assert httpx.get(f"{address}/").status_code == httpx.get(f"{address}/api/v1/health").status_code == 200
+    for path in ("/api/v1/runs", "/metrics"):
+        assert httpx.get(address + path).status_code == 401
+        assert httpx.get(address + path, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_no_token_is_a_choice(start):
+    _, address, _ = start("--no-token", SELHN_TOKEN="a long secret")
+    assert httpx.get(f"{address}/api/v1/runs").json() == []
+    for wrong in ({"host": "0.0.0.0"}, {"token": "a long secret"}):
+        with pytest.raises(SelhnError):
+            serve(no_token=True, port=0, **wrong)
+
+
+@pytest.mark.parametrize("token", ["1234567", "a long schlüssel", "a long\nsecret", " a long secret"])
+def test_tokens_that_are_refused(token):
+    """Too short to be safe from guessing, or not what a header carries, so that it would never fit."""
+    with pytest.raises(SelhnError, match="the token"):
+        serve(token=token, port=0)
+
+
+def test_links_quote_their_token():
+    assert Token("100%sure/#").link("http://a") == "http://a/#token=100%25sure%2F%23"
+    assert Token(None).link("http://a") == Token("a long secret").shown("http://a") == "http://a"
 
 
 def test_ctrl_c_stops_it_quietly(started):

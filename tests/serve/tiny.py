@@ -95,12 +95,16 @@ def main():
     slow = float(settings.pop("slow", 0))
     more, videos = (int(settings.pop(name, 0)) for name in ("more", "videos"))
     greedy = settings.pop("greedy", None) is not None
+    unnamed = settings.pop("unnamed", None) is not None
     if descriptors := int(settings.pop("descriptors", 0)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
     (folder / "runs").mkdir(parents=True, exist_ok=True)
+    collection = make_collection(folder, None, more, videos)
+    if unnamed:
+        collection = Collection(Library(collection.index, collection.extractor))
     service = Service(
-        make_collection(folder, None, more, videos),
+        collection,
         WatchedRuns(folder / "runs"),
         limits=limits,
         writable=True,

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -84,16 +84,16 @@ def _entries(folder: Path) -> list[str]:
         raise
 
 
-def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
+def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], Any], private: bool = False) -> None:
     """Replace a file in one step: a reader finds all of the old content or all of the new, also after a power cut.
 
-    `content` may be a function that fills the file. A link of that name is replaced, not followed.
+    `content` may be a function that fills the file. A link is replaced, not followed. `private`: only for its owner.
     """
     mode = _mode(path, os.stat)
     if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise Linked(f"{path} is a pipe, a device or a socket: name a file")
     with ExitStack() as held:
-        partial, descriptor = _hidden_file(path, held)
+        partial, descriptor = _hidden_file(path, held, 0o600 if private else 0o666)
         try:
             with naming(path, partial):
                 with os.fdopen(descriptor, "wb") as file:
@@ -111,12 +111,12 @@ def write_whole(path: Path, content: str | bytes | Callable[[BinaryIO], object])
     _remove_abandoned(path)
 
 
-def _hidden_file(path: Path, held: ExitStack) -> tuple[Path, int]:
+def _hidden_file(path: Path, held: ExitStack, mode: int) -> tuple[Path, int]:
     """A new file beside `path`, locked until `held` ends, so that other processes see that its writer is alive."""
     while True:
         partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
         with naming(path, partial):
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_IT_IS, mode)
         if fcntl is None:
             return partial, descriptor
         kept = os.dup(descriptor)
@@ -340,3 +340,11 @@ def _holder(path: Path) -> str:
         return f"process {int(holder['process'])} on {str(holder['host'])[:80]}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
+
+
+def private_folder(path: Path) -> Path:
+    """A folder for this user alone (0700), with its parents, made if missing; one that exists keeps its rights."""
+    if not path.is_dir():
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path

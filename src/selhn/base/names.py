@@ -25,8 +25,7 @@ NAMED_FITS: dict[str, str] = {}
 """What decides whether the scores of such a model count as a match, in the same form."""
 
 NAMED_CLASSES: dict[str, str] = {}
-"""Classes and functions of higher packages, in the same form: "pictures" turns a picture into regions,
-"thumbnail" draws an item of an index."""
+"""Classes of higher packages, in the same form: "pictures" turns a picture into regions, and draws items."""
 
 
 def named_object(place: str) -> Any:

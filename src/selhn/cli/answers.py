@@ -4,13 +4,14 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.files import write_whole
-from selhn.pictures import open_picture
+from selhn.pictures import Library
 from selhn.search import Hit, Record
 from selhn.search.items import date_of, seconds_of, whole
 
@@ -113,14 +114,15 @@ def require_sheet(path: Path) -> None:
         raise NotFound(f"--sheet {path}: there is no folder {path.parent}: make it, or name another")
 
 
-def answer_tiles(found: Sequence[Hit | Record]) -> list[Tile]:
+def answer_tiles(library: Library, found: Sequence[Hit | Record]) -> list[Tile]:
     """The pictures that were found with their scores or dates, and their file names."""
     tiles = []
     for rank, one in enumerate(found, 1):
         label, name = f"{rank}.  {_value(one).strip()}", f"\n{_shortened(Path(_shown(one.id)).name)}"
-        try:
-            tiles.append(Tile(open_picture(one.id).image, label + name))
-        except SelhnError:  # deleted, or changed, since it was indexed
+        small = library.thumbnail(one, SIDE)
+        if small is not None:
+            tiles.append(Tile(Image.open(BytesIO(small)).convert("RGB"), label + name))
+        else:  # deleted, or changed, since it was indexed; or in a folder that was not named
             tiles.append(Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing){name}"))
     return tiles
 

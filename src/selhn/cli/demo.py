@@ -128,16 +128,16 @@ def run_picture_demo(out: Path) -> None:
     print("Indexing the example pictures. The shipped model has never seen them:")
     done = index_pictures(PICTURES, out / "pictures.index", captions=ANNOTATIONS, cache=out / "features")
     print(f"{done.index}\n\nOnly pictures are searched; captions are printed to check the answers.")
-    rows = []
+    library, rows = Library(done.index), []
     for text, like in PICTURE_QUERIES:
         asked = None if like is None else picture_id(PICTURES / like)
-        hits = done.index.search(Library(done.index).query(text, asked), k=5)
+        hits = done.index.search(library.query(text, asked), k=5)
         parts = [text and f"“{text}”", like and "a picture like the framed one"]
         title = " and ".join(filter(None, parts))
         judged = [hit.fit for hit in hits if hit.fit is not None]
         title += "   (no sure match)" if judged and not hits[0].fits else ""
         own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
-        rows.append((title, own + answer_tiles(hits)))
+        rows.append((title, own + answer_tiles(library, hits)))
         print(f"\n    {title}")
         for rank, hit in enumerate(hits, 1):
             print(f"        {rank}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")

@@ -128,13 +128,22 @@ def search(
     data: Annotated[str | None, Option(help="Data to search; default is that of the run.")] = None,
     split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
     extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
+    shown: Annotated[
+        list[Path] | None,
+        Option(
+            "--folder",
+            help="A folder whose pictures may be shown, if the index was made elsewhere; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Find pictures by a sentence, a picture, or both. Without either, --order lists them by date."""
     from selhn.base.device import one_thread
     from selhn.cli.answers import answer_tiles, answers, contact_sheet, require_sheet, save_picture
     from selhn.cli.search import find_hits, index_path, open_asked
     from selhn.pictures.how_far import HowFar
+    from selhn.pictures.named_folders import name_folders, offer_folders, require_folders
 
+    named = require_folders(shown or ())
     if sheet is not None:
         require_sheet(sheet)
     with one_thread():  # one query is little work
@@ -146,9 +155,11 @@ def search(
         typer.echo(answers(found, as_json))
     if far is not None:
         typer.echo(f"selhn: this index is being made: {far}", err=True)
+    name_folders(library.index, named)
     if sheet is not None:
+        offer_folders(library.index, "selhn search --index {index} {folders}")
         title = " + ".join(filter(None, [sentence, like and Path(like).name, where, order]))
-        save_picture(contact_sheet([(title, answer_tiles(found))]), sheet)
+        save_picture(contact_sheet([(title, answer_tiles(library, found))]), sheet)
 
 
 def serve(
@@ -165,7 +176,12 @@ def serve(
         str, Option(help="Address to listen on; any other than loopback needs --token.")
     ] = "127.0.0.1",
     port: Annotated[int, Option(help="Port; 0 picks a free one.")] = 8000,
-    token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
+    token: Annotated[
+        str | None, Option(help="Token that clients must send; also SELHN_TOKEN; default is a new one.")
+    ] = None,
+    no_token: Annotated[
+        bool, Option("--no-token", help="Let every user of this machine in, without a token.")
+    ] = False,
     hostname: Annotated[
         list[str] | None, Option(help="Host name of the service, besides localhost; may be repeated.")
     ] = None,
@@ -174,6 +190,13 @@ def serve(
     ] = None,
     writable: Annotated[bool, Option("--writable", help="Let clients add, change and delete items.")] = False,
     extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
+    shown: Annotated[
+        list[Path] | None,
+        Option(
+            "--folder",
+            help="A folder whose pictures may be shown, if the index was made elsewhere; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Search in the browser and over HTTP."""
     from selhn.cli.search import index_path
@@ -186,9 +209,11 @@ def serve(
         host=host,
         port=port,
         token=token,
+        no_token=no_token,
         hostnames=hostname,
         attention=attention,
         writable=writable,
         model=model,
         extractor=extractor,
+        folders=shown or (),
     )

@@ -25,7 +25,12 @@ def photos(
         str, Option(help="Address to listen on; any other than loopback needs --token.")
     ] = "127.0.0.1",
     port: Annotated[int | None, Option(help="Port; default 8000 or the next free one.")] = None,
-    token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
+    token: Annotated[
+        str | None, Option(help="Token that clients must send; also SELHN_TOKEN; default is a new one.")
+    ] = None,
+    no_token: Annotated[
+        bool, Option("--no-token", help="Let every user of this machine in, without a token.")
+    ] = False,
     writable: Annotated[
         bool, Option("--writable", help="Favourites, albums, adding and removing in the page.")
     ] = False,
@@ -43,5 +48,6 @@ def photos(
             host=host,
             port=port,
             token=token,
+            no_token=no_token,
             writable=writable,
         )

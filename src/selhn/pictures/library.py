@@ -1,6 +1,7 @@
 """A library of pictures: index, extractor and folders together."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,15 +21,16 @@ from selhn.pictures.backbones import is_foreign
 from selhn.pictures.decoding import MOST_PIXELS, Picture
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.facts import FACTS
-from selhn.pictures.picture_files import Found, find_pictures, picture_source
-from selhn.pictures.picture_folders import indexed_folders, locate, picture_id
-from selhn.pictures.plans import OF_VIDEO, WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
+from selhn.pictures.named_folders import name_folders, named_file, named_folders
+from selhn.pictures.picture_files import Found, drawn, find_pictures, picture_source
+from selhn.pictures.picture_folders import located_source, picture_id
+from selhn.pictures.plans import WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
 from selhn.pictures.removed import Removed
 from selhn.pictures.two_towers import TwoTowers
 from selhn.pictures.uploads import is_upload, uploaded
 from selhn.search import Hit, Index, Item, Query, Record
-from selhn.search.items import moment_ids, whole
+from selhn.search.items import moment_ids, seconds_of, whole
 
 TEXT_WEIGHT = 2.0
 """Weight of a sentence beside a picture: pictures are usually closer to each other than to sentences."""
@@ -46,7 +48,8 @@ class Library:
     Args:
         extractor: by default the one that the index names, loaded when it is first needed. If that is a model of
             another library, which may be downloaded, it has to be given: the extractor, or its name.
-        folders: by default those that were indexed; see `indexed_folders`.
+        folders: by default those that the user named on this machine, see `named_folders`: as `apply` does, and
+            `selhn index FOLDER`.
         name: for people; by default that of the folder, or of the index.
     """
 
@@ -143,8 +146,8 @@ class Library:
 
     @cached_property
     def folders(self) -> tuple[Path, ...]:
-        """The folders with the pictures; none if the items of the index are not files."""
-        folders = indexed_folders(self.index) if self._folders is None else self._folders
+        """The folders with the pictures that may be opened; none if the user has named none."""
+        folders = named_folders(self.index) if self._folders is None else self._folders
         return tuple(dict.fromkeys(folder.resolve() for folder in folders))
 
     @property
@@ -173,6 +176,8 @@ class Library:
     ) -> Indexed:
         """Carry out a plan, see `carry_out` and `extract_pictures`. What is done before an interruption is kept."""
         extractor = self._require_extractor("give another path for the index")
+        name_folders(self.index, [plan.folder])
+        self.__dict__.pop("folders", None)  # they are read again
         return carry_out(plan, self.index, extractor, cache, batch_size, workers, quiet)
 
     def query(self, text: str | None = None, like: str | None = None, weight: float = TEXT_WEIGHT) -> Query:
@@ -217,18 +222,14 @@ class Library:
         return None if found is None else self.file_of(found.record)
 
     def file_of(self, item: Record | Hit) -> Path | None:
-        """The file of an item, in one of the folders.
+        """The file of an item if it may be opened, see `named_file`."""
+        return named_file(self.folders, item, is_ours=self._folders is not None)
 
-        A link that was indexed may lead elsewhere, as long as size and time of the file are those that were indexed.
-        """
-        name = whole(item.id)
-        found, path = locate(self.folders, name), Path(name)
-        if found is not None or not path.is_symlink():
-            return found
-        for folder in self.folders:
-            if path.is_file() and path.parent.resolve().is_relative_to(folder):
-                now = picture_facts(path, folder)
-                return path.resolve() if now and now.items() <= item.metadata.items() else None
+    def thumbnail(self, item: Record | Hit, size: int) -> bytes | None:
+        """A JPEG of an item, at most `size` pixels long; None if its file may not be opened, or cannot be read."""
+        path = self.file_of(item)
+        with suppress(SelhnError, OSError):
+            return None if path is None else drawn(located_source(path, seconds_of(item.id)), path.name, size)
         return None
 
     def add(
@@ -245,7 +246,9 @@ class Library:
         """
         extractor = self._require_extractor("it takes no pictures")
         if not self.folders:
-            raise SelhnError(f"{self.index.location} has no folder of pictures: index one with `selhn index`")
+            raise SelhnError(
+                f"no folder of pictures was named here for {self.index.location}: index one with `selhn index FOLDER`"
+            )
         picture = picture or self.decode(content, most_pixels)
         prepared = extractor.prepare(picture.image)
         with uploaded(self.folders[0], content, picture.format) as path:
@@ -259,7 +262,7 @@ class Library:
     def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
         """Replace captions or metadata of an item; those of a video are those of all its moments."""
         video = self.index.get(whole(name))
-        given = {key: value for key, value in (metadata or {}).items() if key not in OF_VIDEO}
+        given = {key: value for key, value in (metadata or {}).items() if key not in WRITTEN_BY_INDEXING}
         changed = []
         for now in (video, *map(self.index.get, moment_ids(video))):
             own = now.captions if captions is None or now is not video else tuple(captions)

@@ -71,14 +71,6 @@ def drawn(content: bytes | Moment, name: str, size: int) -> bytes:
     return file.getvalue()
 
 
-def thumbnail(path: str, size: int) -> bytes | None:
-    """A JPEG of a picture file or a moment, at most `size` pixels long; None if it cannot be read."""
-    try:
-        return drawn(picture_source(path), path, size)
-    except SelhnError:
-        return None
-
-
 @dataclass(frozen=True)
 class Found:
     """The files below a folder."""

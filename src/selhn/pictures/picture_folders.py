@@ -20,9 +20,12 @@ DEFAULT_INDEX = Path("selhn.index")
 def locate(folders: Sequence[Path], name: str) -> Path | None:
     """The file of that name, with all links followed; None if it is in none of the folders.
 
-    A name is a path below one of the folders, or a full path; a link that leads outside gives None.
+    A name is a path below one of the folders, or a full path; a link that leads outside gives None. Other paths are
+    not even looked up: that could mount a disk, or tell a server who asks.
     """
     for folder in folders:
+        if not Path(os.path.normpath(folder / name)).is_relative_to(folder):
+            continue
         try:
             path = (folder / name).resolve(strict=True)
         except (OSError, ValueError, RuntimeError):  # missing; a name no file has; links in a circle
@@ -62,7 +65,10 @@ def located_source(path: Path, moment: float | None = None) -> bytes | Moment:
 
 
 def indexed_folders(index: Index) -> list[Path]:
-    """The folders whose pictures are in an index; none if its items are not files."""
+    """The folders whose pictures are in an index, as it says itself; none if its items are not files.
+
+    Only `named_folders` says which of them may be opened.
+    """
     return folders_of(index.records()) if "extractor" in index.about else []
 
 

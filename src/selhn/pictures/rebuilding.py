@@ -1,13 +1,14 @@
 """Remakes an index of a former ready model from its folders; the old one stays until that is done."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from selhn.base.errors import Damaged, Outdated
 from selhn.models import AbstractMatcher
 from selhn.pictures.library import Library
+from selhn.pictures.named_folders import name_for, named_for
 from selhn.pictures.picture_files import is_there
 from selhn.pictures.picture_folders import folders_of
 from selhn.pictures.plans import Plan, kept_metadata
@@ -28,6 +29,7 @@ class Former:
         records = () if self._store is None else self._store.scan()
         self.records: Mapping[str, Record] = {record.id: record for record in records}
         self.folders = folders_of(self.records.values())
+        """As it says itself, see `named_folders`."""
 
     def carried(self, plan: Plan) -> Plan:
         """The plan with the captions and metadata that people wrote into the former index."""
@@ -39,9 +41,11 @@ class Former:
             return item
         return replace(item, captions=before.captions, metadata=kept_metadata(before.metadata, item.metadata))
 
-    def remove(self) -> bool:
-        """Remove it, unless a folder of it is missing (an unmounted disk?); returns whether it existed."""
-        if self._store is None or not all(map(is_there, self.folders)):
+    def remove(self, read: Collection[Path]) -> bool:
+        """Remove it, unless a folder of it was not read or is missing (unmounted?); returns whether it existed."""
+        if self._store is None or not all(
+            any(map(one.is_relative_to, read)) and is_there(one) for one in self.folders
+        ):
             return False
         gone = self.path.with_name(f".{self.path.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
@@ -66,7 +70,8 @@ def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tup
         if model is not None:
             raise
         shutil.rmtree(making, ignore_errors=True)
-        Library.create(making)
+        new = Library.create(making)
+        name_for(path, new.index.store.born, named_for(path, SegmentStore.open(path).born))
         for kept in filter(Path.exists, (path / "albums.json", path / REMOVED_FILE)):
             shutil.copy2(kept, making)
         if former.exists():  # the former one was complete, this one only a part of it

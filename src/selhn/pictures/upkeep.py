@@ -30,14 +30,16 @@ def bring_up_to_date(
     while not Index.exists(path) or (library := _current(path, opened)) is None:
         time.sleep(0.05)
     former = Former(path)
-    for folder in filter(is_there, dict.fromkeys([*folders, *former.folders])):
+    known = (one for one in former.folders if any(map(one.is_relative_to, library.folders)))
+    wanted = dict.fromkeys([*folders, *known])
+    for folder in filter(is_there, wanted):
         try:
             plan = library.plan(library.scan(folder))
         except NotFound:  # its disk was unplugged, or its last picture is gone: nothing is deleted
             continue
         plan = Removed(library.index).kept_out(former.carried(plan))
         yield library.apply(plan.newest_first(), quiet=True)
-    former.remove()
+    former.remove(wanted)
 
 
 def _current(path: Path, model: AbstractMatcher | None) -> Library | None:

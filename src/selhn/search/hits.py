@@ -15,7 +15,7 @@ CARD = f"margin:0;width:{SIDE}px;font:12px sans-serif;overflow-wrap:anywhere"
 class Hits(list[Hit]):
     """Answers, best first: a list, which in a notebook is shown with small pictures."""
 
-    def __init__(self, hits: Iterable[Hit] = (), thumbnail: Callable[[str, int], bytes | None] | None = None):
+    def __init__(self, hits: Iterable[Hit] = (), thumbnail: Callable[[Hit, int], bytes | None] | None = None):
         super().__init__(hits)
         self._thumbnail = thumbnail
 
@@ -28,7 +28,7 @@ class Hits(list[Hit]):
         return f'<div style="display:flex;flex-wrap:wrap;gap:12px">{cards or "nothing found"}</div>{more}'
 
     def _card(self, hit: Hit) -> str:
-        content = None if self._thumbnail is None else self._thumbnail(hit.id, SIDE)
+        content = None if self._thumbnail is None else self._thumbnail(hit, SIDE)
         picture = (
             "" if content is None else f'<img src="data:image/jpeg;base64,{b64encode(content).decode()}"><br>'
         )

@@ -257,8 +257,8 @@ class Index:
     def _library(self) -> Any:
         return named_object(NAMED_CLASSES["pictures"])(self, device=self.store.device)
 
-    def _thumbnail(self, name: str, size: int) -> bytes | None:
-        return named_object(NAMED_CLASSES["thumbnail"])(name, size) if "extractor" in self.about else None
+    def _thumbnail(self, hit: Hit, size: int) -> bytes | None:
+        return named_object(NAMED_CLASSES["pictures"])(self).thumbnail(hit, size)  # folders may be new
 
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.

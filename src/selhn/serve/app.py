@@ -8,8 +8,8 @@ from importlib import resources
 
 from fastapi import FastAPI, Request, Response
 
-from selhn.base.errors import SelhnError
 from selhn.base.version import __version__
+from selhn.serve.access import check_token
 from selhn.serve.api import api_routes
 from selhn.serve.guard import Guard
 from selhn.serve.item_routes import tagged
@@ -30,8 +30,9 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
         token: the token that clients must send as `Authorization: Bearer TOKEN`; None for no token.
         hosts: names of the service besides localhost.
     """
-    if token is not None and len(token) < 8:
-        raise SelhnError("the token is shorter than 8 characters: choose one that cannot be guessed")
+    if token is not None:
+        check_token(token)
+    media = MediaCookie()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -57,7 +58,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
         """Give a browser a cookie that opens `picture` and `original` for an hour, in place of the token."""
         answer = Response(status_code=204)
         if token is not None:
-            MediaCookie(token).give(answer, request.headers.get("origin", "").startswith("https:"))
+            media.give(answer, request.headers.get("origin", "").startswith("https:"))
         return answer
 
     @app.get("/metrics", include_in_schema=False)
@@ -67,7 +68,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
 
     add_problems(app)
     app.add_middleware(Bounded, limits=service.limits)
-    app.add_middleware(Guard, token=token, hosts=hosts)
+    app.add_middleware(Guard, token=token, hosts=hosts, cookie=media)
     app.add_middleware(Measured, metrics=service.metrics)
     return app
 

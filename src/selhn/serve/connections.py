@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import logging
 import os
 import socket
@@ -12,6 +13,9 @@ from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from selhn.serve.guard import SECURITY_HEADERS
+from selhn.serve.limits import CLOSE
 
 LOGGER = logging.getLogger("selhn.serve")
 CLOSED_AT_ONCE = 16
@@ -142,6 +146,24 @@ class ImpatientProtocol(H11Protocol):
         super().connection_lost(exc)
         self.listening.known -= 1
         self._sort()
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's answer to what is not HTTP, with the headers of all other answers."""
+        headers = {
+            **SECURITY_HEADERS,
+            "Cache-Control": "no-store",
+            "Content-Type": "application/json",
+            **CLOSE,
+        }
+        content = json.dumps({"error": "this is not a request of HTTP/1.1"}).encode()
+        events = (
+            h11.Response(status_code=400, headers=list(headers.items()), reason="Bad Request"),
+            h11.Data(content),
+            h11.EndOfMessage(),
+        )
+        for event in events:
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def shutdown(self) -> None:
         """The service stops: answers in progress are finished, but nobody waits for the rest of a body."""

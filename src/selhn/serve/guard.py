@@ -54,10 +54,16 @@ class Guard:
     rebound. A request that sends or changes something must not come from a page of another origin.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None = None, hosts: Iterable[str] = ()):
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None = None,
+        hosts: Iterable[str] = (),
+        cookie: MediaCookie | None = None,
+    ):
         self.app = app
         self._token = None if token is None else token.encode()
-        self._cookie = None if token is None else MediaCookie(token)
+        self._cookie = cookie
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,13 +99,18 @@ class Guard:
 
     def _knows(self, method: str, path: str, headers: Headers) -> bool:
         """Whether the client has the token, or is a browser with the cookie."""
-        if self._token is None or self._cookie is None:
+        if self._token is None:
             return True
         kind, _, given = headers.get("authorization", "").partition(" ")
         right = secrets.compare_digest(given.strip().encode(), self._token)
         if kind.lower() == "bearer" and right:
             return True
-        return _of_own_page(headers) and self._cookie.opens(method, path, headers.get("cookie", ""))
+        cookie = self._cookie
+        return (
+            cookie is not None
+            and _of_own_page(headers)
+            and cookie.opens(method, path, headers.get("cookie", ""))
+        )
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

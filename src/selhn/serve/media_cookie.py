@@ -1,6 +1,7 @@
 """A cookie for image and video elements, which cannot send the token in a header."""
 
 import hmac
+import secrets
 import time
 
 from starlette.requests import cookie_parser
@@ -14,13 +15,13 @@ LASTS = 3600
 class MediaCookie:
     """Proof that a browser had the token; valid for an hour, to read pictures and original files only.
 
-    It contains its expiry time and a keyed hash of it, which does not reveal the token: browsers send cookies
-    to all services of a host, whatever their port. For the same reason its name differs for each token.
+    It contains its expiry time and a keyed hash of it. Browsers send cookies to all services of a host, whatever their
+    port: so the key is random and not the token, which could be guessed from it, and the name differs for each service.
     """
 
-    def __init__(self, token: str):
-        self._token = token.encode()
-        self.name = f"selhn-media-{self._signed('name')[:16]}"
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self.name = f"selhn-media-{secrets.token_hex(8)}"
 
     def give(self, answer: Response, is_secure: bool) -> None:
         """Add a new cookie to an answer."""
@@ -44,4 +45,4 @@ class MediaCookie:
         return right and int(end) > time.time()
 
     def _signed(self, words: str) -> str:
-        return hmac.digest(self._token, f"selhn media {words}".encode(), "sha256").hex()
+        return hmac.digest(self._key, f"selhn media {words}".encode(), "sha256").hex()

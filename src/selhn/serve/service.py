@@ -1,6 +1,6 @@
 """What the routes share: the collection, its thread, limits and metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +18,7 @@ from selhn.pictures.decoding import Decoding, TooSlow
 from selhn.pictures.extractor import Prepared
 from selhn.pictures.how_far import left_out
 from selhn.pictures.indexing import open_examples
+from selhn.pictures.named_folders import name_folders, offer_folders
 from selhn.pictures.picture_folders import found_index
 from selhn.search import Hit, Query
 from selhn.search.encoding import digest_of
@@ -99,16 +100,19 @@ class Service:
         writable: bool = False,
         model: Path | None = None,
         extractor: str | None = None,
+        folders: Iterable[Path] = (),
     ) -> "Service":
         """The service of an index (by default the one of `selhn index`), of the examples, or of runs alone.
 
         `attention` (see `Service`) and `model`, of an index without its own, are runs or saved models. `extractor`
-        is the one that the index names, if that may be downloaded.
+        is the one that the index names, if that may be downloaded. `folders` are named, see `named_folders`.
         """
         if examples and path is not None:
             raise SelhnError(f"either {path} or --examples is served, not both: leave one out")
         if model is not None and (examples or (path is None and runs is not None)):
             raise SelhnError("--model is for an index without its own: name that index, or leave --model out")
+        if folders and (examples or (path is None and runs is not None)):
+            raise SelhnError("--folder is for an index of pictures: name that index, or leave --folder out")
         if examples and writable:
             raise SelhnError("the example pictures cannot be changed: --writable is for an index of your own")
         watched = None if runs is None else WatchedRuns(runs)
@@ -118,6 +122,8 @@ class Service:
         elif path is not None or runs is None:
             opened = None if model is None else load_model(model)
             library = Library.open(found_index(path), opened, extractor=extractor)
+            name_folders(library.index, folders)
+            offer_folders(library.index, "selhn serve {index} {folders}")
         looking = None if attention is None else load_model(attention)
         collection = None if library is None else Collection(library)
         return cls(collection, watched, attention=looking, writable=writable)
@@ -141,7 +147,13 @@ class Service:
 
     async def located(self, id: str) -> Path:
         """The file of an item, which must be in one of the folders."""
-        path = await self.read(self.searched().library.picture, id)
+        collection = self.searched()
+        if not collection.folders:
+            raise NotFound(
+                "no picture is shown, because no folder of pictures was named for this index on this machine: "
+                "`selhn serve` with --folder FOLDER does so"
+            )
+        path = await self.read(collection.library.picture, id)
         if path is None:
             raise NotFound(f"there is no picture of {id[:80]!r}")
         return path

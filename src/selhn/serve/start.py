@@ -3,9 +3,8 @@
 import ctypes
 import gc
 import importlib.util
-import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from selhn.serve.service import Service
 
 PACKAGES = ("fastapi", "uvicorn")
-TOKEN_VARIABLE = "SELHN_TOKEN"
 
 
 def serve(
@@ -28,19 +26,28 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
+    no_token: bool = False,
     hostnames: list[str] | None = None,
     attention: Path | None = None,
     writable: bool = False,
     model: Path | None = None,
     extractor: str | None = None,
+    folders: Iterable[Path] = (),
 ) -> None:
-    """Serve an index (a folder or a server), the example pictures, or training runs, until Ctrl-C."""
+    """Serve an index (a folder or a server), the example pictures, or training runs, until Ctrl-C.
+
+    Args:
+        token: by default SELHN_TOKEN, or else a new one, which the link has that is printed; see `no_token`.
+        folders: whose pictures may be shown; those of `selhn index` and `selhn photos` are known.
+    """
     missing = missing_packages(PACKAGES)
     if missing:
         raise MissingExtra(f"the service needs {missing}: {pip_install('serve')}")
+    from selhn.pictures.named_folders import require_folders
+    from selhn.serve.access import Token
     from selhn.serve.service import Service
 
-    token = find_token(host, token)
+    access, named = Token.find(host, token, no_token), require_folders(folders)
     with listen(host, port) as listening:
         service = Service.open(
             path,
@@ -50,14 +57,15 @@ def serve(
             writable=writable,
             model=model,
             extractor=extractor,
+            folders=named,
         )
-        asks = " (the page asks for the token)" if token is not None else ""
+        asks = " (the page asks for the token)" if access.value and not access.is_made else ""
         address = address_of(host, listening)
         print(
-            f"{service.name}: {address}{asks}\nThe API is described at {address}/docs. Ctrl-C stops.",
+            f"{service.name}: {access.shown(address)}{asks}\nThe API is described at {address}/docs. Ctrl-C stops.",
             flush=True,
         )
-        answer(service, listening, token, hostnames)
+        answer(service, listening, access.value, hostnames)
 
 
 def missing_packages(names: Sequence[str]) -> str:
@@ -66,19 +74,6 @@ def missing_packages(names: Sequence[str]) -> str:
         name.split("|")[0] for name in names if not any(map(importlib.util.find_spec, name.split("|")))
     ]
     return " and ".join([", ".join(missing[:-1]), missing[-1]] if len(missing) > 1 else missing)
-
-
-def find_token(host: str, token: str | None) -> str | None:
-    """The token that clients must send; an error if there is none and other machines can reach the service."""
-    from selhn.serve.guard import is_loopback
-
-    token = token or os.environ.get(TOKEN_VARIABLE) or None
-    if not is_loopback(host) and token is None:
-        raise SelhnError(
-            f"on {host} other machines can reach the service and see every picture: set a token with --token "
-            f"or {TOKEN_VARIABLE}, or use --host 127.0.0.1"
-        )
-    return token
 
 
 def answer(

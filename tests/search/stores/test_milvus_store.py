@@ -181,7 +181,7 @@ def test_the_layout_of_rows_stays(lite):
     assert (text.key, text.owner, text.content) == (f"{key}{content[:16]}000000", key, content)
     assert text.record == {"id": "item1", "metadata": dict(item.metadata), "caption": "word5"}
     about = store.rows.get("about", ["identity"])["identity"].record
-    assert sorted(about) == ["about", "model", "model_name", "selhn", "version", "width"]
+    assert sorted(about) == ["about", "born", "model", "model_name", "selhn", "version", "width"]
     assert about["version"] == 1
 
 

@@ -100,6 +100,10 @@ class SegmentStore(Store):
         return self.snapshot.generation
 
     @property
+    def born(self) -> str:  # type: ignore[override]
+        return self.snapshot.born
+
+    @property
     def found_by(self) -> str:  # type: ignore[override]
         used = {one.kind for one in self.snapshot.candidates.values() if one.faiss_index is not None}
         return ", ".join(sorted(used)) or "exact"

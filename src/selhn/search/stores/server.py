@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import uuid
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +50,8 @@ class ServerStore(Store):
         store = cls(str(path))
         if store.about() is not None:
             raise SelhnError(f"{path} is an index already: open it, or choose another #NAME")
-        content = {"version": VERSION, "selhn": __version__}
+        store.born = uuid.uuid4().hex
+        content = {"version": VERSION, "selhn": __version__, "born": store.born}
         store.make(identity.width, {**content, **{name: getattr(identity, name) for name in IDENTITY_FIELDS}})
         store.identity, store.found_by = identity, "exact"
         return store
@@ -66,6 +68,7 @@ class ServerStore(Store):
                 f"reads {VERSION}: install another selhn, or choose another #NAME"
             )
         store.identity = Identity(**{name: content[name] for name in IDENTITY_FIELDS})
+        store.born = str(content.get("born", ""))
         store.refresh()
         return store
 

@@ -102,6 +102,8 @@ class Store(ABC):
     identity: Identity
     path: Path | str | None
     """A folder, the URI of a server, or None for memory."""
+    born: str = ""
+    """Differs for every index; empty in memory, and for those that selhn 0.2.0 made on servers."""
     generation: int
     """Differs after every change that this process knows of."""
     found_by: str

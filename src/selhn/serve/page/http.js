@@ -3,13 +3,22 @@ import { $ } from "./dom.js";
 
 const KEPT = "selhn-token";
 const RENEW = 15 * 60_000; // milliseconds; the cookie lasts an hour
+const AGAIN = 1000;
 let token = sessionStorage.getItem(KEPT) ?? "";
 let asking = null, renewed = 0;
 
 const handed = /^#token=(.+)$/.exec(location.hash);
 if (handed) {
-  keep(decodeURIComponent(handed[1]));
+  keep(decoded(handed[1]));
   history.replaceState(null, "", location.pathname + location.search);
+}
+
+function decoded(words) {
+  try {
+    return decodeURIComponent(words);
+  } catch {
+    return words; // typed by hand, with a % that stands for itself
+  }
 }
 
 function keep(value) {
@@ -65,6 +74,11 @@ async function renew() {
   renewed = Date.now();
   await send("/cookie", { method: "POST" }).catch(() => { renewed = 0; });
 }
+
+// A service that was started again does not know the cookie: renewed before the picture is asked for a second time.
+addEventListener("error", ({ target }) => {
+  if (token && target instanceof HTMLImageElement && Date.now() - renewed > AGAIN) renew();
+}, true);
 
 const query = (parameters) => {
   const pairs = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");

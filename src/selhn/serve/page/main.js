@@ -37,6 +37,7 @@ async function start() {
   document.addEventListener("library-changed", tell);
   addEventListener("hashchange", () => turn(about));
   turn(about);
+  $("unshown").hidden = about.can.show_pictures || !about.can.ask_with_pictures;
   if (about.can.search) {
     startSearch(about);
     startProgress(about);

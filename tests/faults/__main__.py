@@ -108,10 +108,7 @@ def strangers(given):
                 continue
             found.append(one)
             if one.problems and not given.json:
-                print(
-                    f"[{len(found)}/{len(every)}] {case.given}: {case.door.name}: {one.problems[0]}",
-                    flush=True,
-                )
+                print(f"[{len(found)}] {case}: {' '.join(one.problems[0])}", flush=True)
     if given.json:
         print(json.dumps(as_json(found)))
         return 0

@@ -34,6 +34,7 @@ RANDOM = re.compile(r"[0-9a-f]{8,}|tmp\w{8}|-[a-z0-9_]{8}(/|$)")
 """In names that nobody can guess."""
 RUNNING = re.compile(r"\d+")
 """Numbers in names: of files that differ in nothing else, one is tried."""
+HARMFUL = ("folder", "missing")
 STAGES = ("new", "ready", "previous")
 """Inside the hidden folder in which a folder is made."""
 NAMING = "naming"
@@ -50,6 +51,9 @@ class Case:
     entry: str
     """Below the folder of everything."""
     door: Door
+
+    def __str__(self) -> str:
+        return f"{self.given}, {self.door.name}, {self.kind} at {self.entry or 'no place'}"
 
 
 @dataclass(frozen=True)
@@ -93,19 +97,27 @@ class Strangers:
         for folder in (self.place.user, self.place.given, self.place.outside.path):
             shutil.copytree(self.kept / given / folder.name, folder, symlinks=True)
 
-    def entries(self, given: str) -> list[str]:
-        """What can be replaced: all that is there, at every depth, and what a door writes beside it."""
+    def entries(self, given: str) -> dict[str, Sequence[str]]:
+        """What can be replaced, and by what: all that is there, at every depth, and what a door writes beside it.
+
+        Names that earlier versions wrote, and that nobody writes now, are tried with what harms most.
+        """
         if NAMING in given:
-            return []
+            return {}
         root = self.kept / given
-        own = {str(path.relative_to(root)) for path in (root / "given").iterdir()}  # these the user names
+        named = {
+            str(path.relative_to(root)) for path in (root / "given").iterdir()
+        }  # by the user, who may link
         there = [str(path.relative_to(root)) for path in sorted((root / "given").rglob("*"))]
+        beside = sorted(self.beside.get(given, set()) - {*there})
         hidden = [str(Path(name).with_name(f".{Path(name).name}.partial")) for name in there]
         stages = [f"{name}/{stage}" for name in hidden if Path(name).name.count(".") == 2 for stage in STAGES]
         uploads = ["user/Pictures/uploads"] if given == "index" else []
-        known = {RUNNING.sub("0", name): name for name in reversed([*there, *uploads, *hidden, *stages])}
-        beside = {RUNNING.sub("0", name): name for name in sorted(self.beside.get(given, ()))}
-        return [name for name in (beside | known).values() if name not in own]
+        found: dict[str, Sequence[str]] = {}
+        for names, kinds in (([*hidden, *stages], HARMFUL), (beside, KINDS), ([*there, *uploads], KINDS)):
+            alike = {RUNNING.sub("0", name): name for name in reversed(names)}
+            found |= dict.fromkeys(alike.values(), kinds)
+        return {name: kinds for name, kinds in found.items() if name not in named}
 
     def honest(self, door: Door) -> str:
         """Open a folder in which nothing is planted; what is wrong with that. Notes the names that are written."""
@@ -123,7 +135,7 @@ class Strangers:
         for door in doors:
             if NAMING in door.given:
                 found.append(Case(door.given, NOTHING, "", door))
-            every = [(entry, kind) for entry in self.entries(door.given) for kind in KINDS]
+            every = [(entry, kind) for entry, kinds in self.entries(door.given).items() for kind in kinds]
             chosen = chance.sample(every, round(door.share * len(every)))
             found += [Case(door.given, kind, entry, door) for entry, kind in chosen]
         chance.shuffle(found)
@@ -194,6 +206,8 @@ class Strangers:
             if time.monotonic() > end:
                 os.killpg(child, 9)
             time.sleep(0.002)
+        with suppress(ProcessLookupError):  # what it has started and not ended
+            os.killpg(child, 9)
         problems = []
         for line in self.told.read_text().splitlines():
             told = json.loads(line)
@@ -280,7 +294,7 @@ def problems(found: Sequence[Found]) -> str:
         for kind, where, what in one.problems:
             key = (where or "?", kind, f"{one.case.given}: {one.case.door.name}")
             counts[key] += 1
-            example.setdefault(key, f"{one.case.kind} at {one.case.entry}: {what}")
+            example.setdefault(key, f"{one.case.kind} at {one.case.entry or 'no place'}: {what}")
     return "\n".join(
         f"{number:5}  {' | '.join(key)} | {example[key]}" for key, number in sorted(counts.items())
     )

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from faults.given import TRAINED, Place, embed, evaluate_into, reproduced, selhn
-from faults.reader import small_model
+from faults.given import TRAINED, Place, embed, evaluate_into, reproduced, selhn, update_ready_model
+from faults.reader import small_data, small_model
 from faults.routes import photographs, served
 from picture_cases import encoded, photo
 
@@ -55,10 +55,17 @@ def change_index(place: Place) -> None:
     library.index.compact()
 
 
-def train_into(place: Place) -> None:
-    from selhn.training import resume_run
+def build_index(place: Place) -> None:
+    Index.build(small_model(), small_data().test, path=place.given / "index")
 
-    resume_run(place.given / "run", ["epochs=2"], quiet=True)
+
+def save_index(place: Place) -> None:
+    Index.build(small_model(), small_data().test).save(place.given / "index")
+
+
+def remake_index(place: Place) -> int:
+    update_ready_model()
+    return photographs(place)
 
 
 def _run(name: str) -> list[Door]:
@@ -186,6 +193,8 @@ def _index(name: str) -> list[Door]:
                     "index",
                 ),
                 Door("Library.change", name, change_index),
+                Door("Index.build", name, build_index),
+                Door("Index.save", name, save_index),
             ]
         ),
     ]
@@ -219,6 +228,7 @@ DOORS = [
     *_model("attention"),
     *_index("index"),
     *_index("index naming files"),
+    Door("selhn photos", "outdated index", remake_index, "photos", 0.5),
     Door("selhn index EMBEDDINGS", "embeddings", index_embeddings, "index"),
     Door("selhn embed", "embeddings", lambda place: selhn(*embed(place)), "embed"),
     Door("selhn embed", "half embeddings", lambda place: selhn(*embed(place)), "embed"),

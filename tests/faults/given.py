@@ -177,6 +177,18 @@ def make_index(place: Place) -> None:
     change_pictures(place)
 
 
+def make_outdated_index(place: Place) -> None:
+    """Made by a former version of the ready model."""
+    required("index", place.user / "Pictures", "--index", place.given / "index")
+    Library.open(place.given / "index").index.albums.change(
+        "Trip", add=[str(place.user / "Pictures" / "0.png")]
+    )
+
+
+def update_ready_model() -> None:
+    ready.load_ready_model = lambda: make_model("rvse", dim=8)
+
+
 def make_embeddings(done: bool) -> Callable[[Place], None]:
     def make(place: Place) -> None:
         required(*embed(place))
@@ -270,6 +282,7 @@ MAKERS: dict[str, Callable[[Place], None]] = {
     "model": make_saved,
     "attention": make_attention,
     "index": make_index,
+    "outdated index": make_outdated_index,
     "embeddings": make_embeddings(True),
     "half embeddings": make_embeddings(False),
     "scores": make_scores,

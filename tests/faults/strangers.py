@@ -156,8 +156,8 @@ class Strangers:
             problems.append(("changed", self._where("changed", problems), changed))
         if seen and not known & {"opened"} and not changed:
             problems.append(("opened", "a library", ", ".join(dict.fromkeys(name for _, name in seen))[:200]))
-        named = self._named(case, mine)
-        if named:
+        # A file with a second name outside is a file like others to those who only read.
+        if case.kind != "hard link" and (named := self._named(case, mine)):
             problems.append(("named", "", named))
         first = {(kind, where): what for kind, where, what in reversed(problems)}
         return Found(case, tuple((*place, what) for place, what in first.items()))
@@ -186,7 +186,7 @@ class Strangers:
         for path, data in content.items():
             for word in words:
                 at = data.find(word.encode())
-                if at >= 0 and not (case.kind == "hard link" and path != self.said):
+                if at >= 0:
                     around = data[max(0, at - 60) : at + 60].decode(errors="replace")
                     where = "the answer" if path == self.said else str(path.relative_to(self.place.root))
                     return f"{where}: {around!r}"

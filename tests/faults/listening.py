@@ -4,6 +4,7 @@ import os
 import re
 import stat
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,18 +29,20 @@ class Listening:
 
     def __init__(self, place: Place, tell: Any, noting: bool):
         self.place, self.tell, self.noting = place, tell, noting
-        self.outside, self.busy, self.told = str(place.outside.path), False, set()
+        self.outside, self.own = str(place.outside.path), threading.local()
 
     def __call__(self, event: str, args: Sequence[Any]) -> None:
-        if self.busy or not (event == "open" or event in CHANGES or event in FOLLOWING):
+        if getattr(self.own, "busy", False) or not (
+            event == "open" or event in CHANGES or event in FOLLOWING
+        ):
             return
-        self.busy = True
+        self.own.busy = True
         try:
             flags = args[2] if event == "open" and isinstance(args[2], int) else 0
             for number, path in enumerate(args[:2] if event in ("os.rename", "os.link") else args[:1]):
                 self._look(event, self._name(path), flags, number)
         finally:
-            self.busy = False
+            self.own.busy = False
 
     @staticmethod
     def _name(path: Any) -> str:

@@ -75,6 +75,7 @@ faults: $(READY) ## the long form of the drills of docs/reliability.md, about ha
 	PYTHONPATH=src:tests $(BIN)/python -m faults service
 	PYTHONPATH=src:tests $(BIN)/python -m faults service --descriptors 8192
 	PYTHONPATH=src:tests $(BIN)/python -m faults kills --all --random 13
+	PYTHONPATH=src:tests $(BIN)/python -m faults strangers --cases 4000
 
 ray: $(READY)    ## the test of `selhn embed --ray`: two nodes, one killed; installs Ray into .venv, 250 MB
 	$(BIN)/pip install --quiet --constraint constraints.txt 'ray[data]'

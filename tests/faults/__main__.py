@@ -82,6 +82,44 @@ def service(given):
     return int(bool(problems))
 
 
+def strangers(given):
+    from faults import doors, self_test
+    from faults import given as folders
+    from faults.strangers import Strangers, as_json, problems, some, table
+
+    folders.prepare()
+    known, makers = (self_test.DOORS, self_test.MAKERS) if given.self_test else (doors.DOORS, folders.MAKERS)
+    chosen = [door for door in known if given.only in f"{door.given}: {door.name}"]
+    chosen = [door for door in chosen if door.share == 1 or not given.quick]
+    start, found, wrong = time.monotonic(), [], []
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        drill = Strangers(Path(folder), makers, given.seconds)
+        for name in dict.fromkeys(door.given for door in chosen):
+            drill.make(name)
+        for door in () if given.quick else chosen:
+            if said := drill.honest(door):
+                wrong.append(f"{door.given}: {door.name} fails though nothing is planted: {said}")
+        every = drill.cases(chosen, given.seed)
+        if given.self_test:
+            every = [case for case in every if ".partial" not in case.entry]
+        for case in every if given.cases is None else some(every, given.cases):
+            if (one := drill.run(case)) is None:
+                continue
+            found.append(one)
+            if one.problems and not given.json:
+                print(f"[{len(found)}] {case}: {' '.join(one.problems[0])}", flush=True)
+    if given.json:
+        print(json.dumps(as_json(found)))
+        return 0
+    findings = sum(bool(one.problems) for one in found)
+    print(table(found))
+    seconds = time.monotonic() - start
+    print(f"\n{len(found):,} cases of {len(every):,}, {findings} with a problem, {seconds:.0f} s")
+    print("\n".join([*wrong, problems(found)]))
+    return int(bool(findings or wrong))
+
+
 def entered(given):
     """The functions that are called when all good examples are read, as JSON."""
     from faults.fuzz import Bench, make_examples
@@ -142,6 +180,21 @@ def main():
     attacking.add_argument(
         "--tiny", dest="examples", action="store_false", help="a small model, not the examples"
     )
+    planting = drills.add_parser(
+        "strangers", help="links and pipes planted in folders from elsewhere, by every door"
+    )
+    planting.set_defaults(drill=strangers)
+    planting.add_argument("--cases", type=int, help="at most so many, of every door; default is all")
+    planting.add_argument(
+        "--only", default="", help="doors such as 'index: selhn serve' whose names contain this"
+    )
+    planting.add_argument("--seed", type=int, default=0)
+    planting.add_argument("--seconds", type=float, default=20, help="for a door; then it hangs")
+    planting.add_argument(
+        "--quick", action="store_true", help="only doors that are quick, and none unplanted"
+    )
+    planting.add_argument("--self-test", action="store_true", help="doors that do wrong in every way")
+    planting.add_argument("--json", action="store_true")
     entering = drills.add_parser("entered", help="functions that the good examples reach")
     entering.set_defaults(drill=entered)
     given = parser.parse_args()

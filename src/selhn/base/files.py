@@ -340,3 +340,11 @@ def _holder(path: Path) -> str:
         return f"process {int(holder['process'])} on {str(holder['host'])[:80]}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
+
+
+def private_folder(path: Path) -> Path:
+    """A folder for this user alone (0700), with its parents, made if missing; one that exists keeps its rights."""
+    if not path.is_dir():
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path

@@ -7,7 +7,7 @@ import pytest
 from picture_cases import TinyBackbone, encoded, photo
 from pictures.test_library import small_model
 
-from selhn.base.errors import Outdated
+from selhn.base.errors import Linked, Outdated
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures import library as library_module
@@ -128,4 +128,19 @@ def test_a_model_that_was_asked_for_is_not_replaced(tmp_path, computed):
     new_model().save(tmp_path / "m")
     with pytest.raises(Outdated):
         list(bring_up_to_date(tmp_path / "i", [tmp_path / "Pictures"], tmp_path / "m"))
+    assert len(Index.load(tmp_path / "i", small_model())) == 6
+
+
+@pytest.mark.parametrize("name", [".i.making", "i.former"])
+def test_a_link_beside_the_index_is_not_followed(tmp_path, computed, name):
+    """An index from elsewhere may come with neighbours."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letter.txt").write_text("mine")
+    (tmp_path / name).symlink_to(home)
+    with pytest.raises(Linked):
+        open_or_start_again(tmp_path / "i")
+    assert [path.name for path in home.iterdir()] == ["letter.txt"]
+    assert Former(tmp_path / "i").records == {}
+    assert not Former(tmp_path / "i").remove()
     assert len(Index.load(tmp_path / "i", small_model())) == 6

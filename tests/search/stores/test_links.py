@@ -12,8 +12,8 @@ from selhn.search import Index, Item
 from selhn.search.stores.segment_folder import IndexFolder
 
 PLACES = [
-    "segments", "deleted", "models", "approximate", "manifest.json", "albums.json", "removed.json", "lock", "albums.lock",
-    "indexing.lock", "progress.json", "pictures.json", ".albums.json.partial", "segment", "items.jsonl", "notes.txt",
+    "segments", "deleted", "models", "approximate", "manifest.json", "albums.json", "removed.json", "lock",
+    "albums.lock", "indexing.lock", "progress.json", "pictures.json", ".albums.json.partial", "segment", "items.jsonl", "notes.txt",
 ]  # fmt: skip
 
 

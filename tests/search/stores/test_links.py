@@ -13,7 +13,8 @@ from selhn.search.stores.segment_folder import IndexFolder
 
 PLACES = [
     "segments", "deleted", "models", "approximate", "manifest.json", "albums.json", "removed.json", "lock",
-    "albums.lock", "indexing.lock", "progress.json", "pictures.json", ".albums.json.partial", "segment", "items.jsonl", "notes.txt",
+    "albums.lock", "indexing.lock", "progress.json", "pictures.json", ".albums.json.partial", "segment",
+    "items.jsonl", "notes.txt",
 ]  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def test_efficientnet_reads_its_weights_and_runs_nothing_of_their_package(publis
     assert grey[:, 0, 0].tolist() == [0, 0, 1]
     two = torch.stack([grey, grey.flip(1)])
     with torch.inference_mode():
-        torch.testing.assert_close(backbone.maps(two), network(two), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(backbone.maps(two), network(two), rtol=1e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "missing"])

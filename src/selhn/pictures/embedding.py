@@ -19,6 +19,7 @@ import torch
 from selhn.base.device import choose_device
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import refuse_links, writing
+from selhn.base.names import printable
 from selhn.base.progress import Progress
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.cache import Uncached
@@ -147,7 +148,8 @@ class EmbeddedPictures:
         identity, folder = self.shards.identity, self.shards.folder
         head = f"{self.rows:,} pictures embedded, {self.left_out:,} left out; {folder}: {len(self.shards):,} shards, "
         lines = [f"{head}{identity.width} numbers each in float16, by {identity.model_name}"]
-        lines += [f"  left out: {name}: {why}" for name, why in self.shards.left_out(SHOWN)]
+        left_out = self.shards.left_out(SHOWN)
+        lines += [f"  left out: {printable(name)}: {printable(why)}" for name, why in left_out]
         if self.left_out > SHOWN:
             lines.append(f"  and {self.left_out - SHOWN:,} more in {folder / 'left_out'}")
         return "\n".join(lines)

@@ -37,8 +37,9 @@ def answers(found: Sequence[Hit | Record], as_json: bool = False) -> str:
     judged = any(isinstance(one, Hit) and one.fit is not None for one in found)
     fitting = [isinstance(one, Hit) and one.fits for one in found]
     marks = [("* " if fits else "  ") if any(fitting) else "" for fits in fitting]
+    captions = [printable(" ".join(one.captions[:1])) for one in found]
     lines = [
-        f"{mark}{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {printable(' '.join(one.captions[:1]))}"
+        f"{mark}{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {captions[rank - 1]}"
         for rank, (one, mark) in enumerate(zip(found, marks), 1)
     ]
     lines = [line.rstrip() for line in lines]

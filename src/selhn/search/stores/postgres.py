@@ -293,8 +293,12 @@ class PostgresStore(ServerStore):
             raise
 
     def _begun(self, transaction: ExitStack) -> Any:
-        """A connection, new or idle, on which a transaction has begun; idle ones that the server has closed are left."""
-        alive = {"connect_timeout": TIMEOUT, "tcp_user_timeout": 1000 * TIMEOUT, "application_name": "selhn"}
+        """A connection on which a transaction has begun: an idle one, unless the server has closed it, or a new one."""
+        alive: dict[str, Any] = {
+            "connect_timeout": TIMEOUT,
+            "tcp_user_timeout": 1000 * TIMEOUT,
+            "application_name": "selhn",
+        }
         while True:
             try:
                 connection, is_new = self._idle.pop(), False

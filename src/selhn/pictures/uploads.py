@@ -1,17 +1,14 @@
 """Uploaded pictures: files in a separate folder, named by a digest of their content."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from selhn.base.files import refuse_links, remove_abandoned, write_whole
+from selhn.base.files import refuse_links, write_whole
 from selhn.pictures.cache import content_key
 
 UPLOADS = "uploads"
 """Folder below the first one of a library."""
-_PARTIAL = re.compile(r"\.[0-9a-f]{24}\.[a-z]+(\.[0-9a-f]{16})?\.partial")
-"""What killed processes leave there; selhn 0.2 wrote the shorter names."""
 
 
 @contextmanager
@@ -21,7 +18,6 @@ def uploaded(root: Path, content: bytes, kind: str) -> Iterator[Path]:
     path = root / UPLOADS / f"{_name(content)}.{suffix}"
     refuse_links(root, [UPLOADS, f"{UPLOADS}/{path.name}"], deep=False)
     path.parent.mkdir(exist_ok=True)
-    remove_abandoned(path.parent, _PARTIAL)
     is_new = not path.exists()
     try:
         if is_new or path.read_bytes() != content:  # an older version may have left a part of it

@@ -10,8 +10,8 @@ import pytest
 import torch
 from picture_cases import need_ready_model
 
-from selhn.base.errors import Damaged, Linked, NotFound, SelhnError
 from selhn.base.disk_errors import is_disk_full
+from selhn.base.errors import Damaged, Linked, NotFound, SelhnError
 from selhn.data import Features
 from selhn.pictures import CachedFeatures, FeatureCache, Library, default_cache, load_extractor, open_picture
 from selhn.pictures.backbones import EfficientNetLite

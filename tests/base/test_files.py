@@ -452,3 +452,16 @@ def test_a_link_in_a_circle_is_said(tmp_path):
     assert whole_folder(loop) == loop
     with pytest.raises(SelhnError, match="already exists"):
         fill(loop, lambda hidden: None)
+
+
+def test_a_private_folder_is_made_with_its_parents_and_one_that_exists_keeps_its_rights(tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o755)
+    made = private_folder(tmp_path / "shared" / "new" / "cache")
+    modes = [one.stat().st_mode & 0o777 for one in (made, made.parent, made.parent.parent)]
+    assert modes == [0o700, 0o700, 0o755]
+    assert private_folder(tmp_path / "shared") == tmp_path / "shared"
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        private_folder(tmp_path / "file")

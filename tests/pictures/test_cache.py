@@ -10,7 +10,8 @@ import pytest
 import torch
 from picture_cases import need_ready_model
 
-from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.disk_errors import is_disk_full
+from selhn.base.errors import Damaged, Linked, NotFound, SelhnError
 from selhn.data import Features
 from selhn.pictures import CachedFeatures, FeatureCache, Library, default_cache, load_extractor, open_picture
 from selhn.pictures.backbones import EfficientNetLite
@@ -88,6 +89,39 @@ def test_damaged_files(tmp_path, as_a_user):
         FeatureCache(tmp_path, "tiny", 5)
     with pytest.raises(ValueError, match="precision is 'int4'"):
         FeatureCache(tmp_path, "tiny", 5, "int4")
+
+
+def test_a_schema_that_is_not_text_is_one_sentence(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5)
+    cache.close()
+    content = cache.path.read_bytes()
+    cache.path.write_bytes(content.replace(b"CREATE TABLE features", b"CREATE TABLE f\xff\xfeatur"))
+    assert cache.path.read_bytes() != content
+    with pytest.raises(SelhnError, match="remove the file"):
+        FeatureCache(tmp_path, "tiny", 5)
+
+
+@pytest.mark.parametrize("end", ["", "-journal", "-wal"])
+def test_a_link_in_its_place_is_refused(tmp_path, end):
+    cache = FeatureCache(tmp_path / "cache", "tiny", 5)
+    cache.close()
+    assert cache.path.parent.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "mine").write_bytes(b"")
+    path = cache.path.with_name(cache.path.name + end)
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "mine")
+    with pytest.raises(Linked):
+        FeatureCache(tmp_path / "cache", "tiny", 5)
+    assert (tmp_path / "mine").read_bytes() == b""
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5)
+    cache._base.execute("PRAGMA max_page_count = 3")
+    with pytest.raises(SelhnError, match="full") as told:
+        cache.put({bytes([number]) * 32: torch.rand(200, 5) for number in range(20)})
+    assert str(cache.path) in str(told.value)
+    assert is_disk_full(told.value)
 
 
 def test_a_changed_byte_is_seen_and_mended(tmp_path):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, photo
 
-from selhn.base.errors import Damaged, Locked, MissingExtra, NotFound, SelhnError
+from selhn.base.errors import Damaged, Linked, Locked, MissingExtra, NotFound, SelhnError
 from selhn.base.files import writing
+from selhn.base.sealed import write_sealed_json
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, embed_pictures
 from selhn.search import Index
@@ -121,7 +122,7 @@ def test_a_list_of_files_and_parquet_give_the_same_vectors(pictures, whole, tmp_
         (pictures / "list.txt").unlink()
     assert done.left_out == 3
     assert "nothing is downloaded" in str(done)
-    embed(tmp_path / "paths.parquet", tmp_path / "of_paths")
+    embed(tmp_path / "paths.parquet", tmp_path / "of_paths", root=pictures)
     embed(tmp_path / "held", tmp_path / "of_bytes", caption=None)
     wanted = {item.id: item.vector for item in items(whole)}
     of_list, of_paths, of_bytes = (items(tmp_path / name) for name in ("of_list", "of_paths", "of_bytes"))
@@ -307,6 +308,77 @@ def test_sources_that_are_none(pictures, tmp_path):
         embed(pictures, tmp_path / "out", column="image")
     with pytest.raises(SelhnError, match="at least 1"):
         embed(pictures, tmp_path / "out", rows=0)
+
+
+@pytest.fixture
+def strangers(tmp_path, pictures):
+    """A folder from elsewhere with one picture, beside a private one of the user."""
+    (tmp_path / "private.png").write_bytes((pictures / "02.png").read_bytes())
+    folder = tmp_path / "strangers"
+    folder.mkdir()
+    shutil.copy(pictures / "00.png", folder)
+    (folder / "link.png").symlink_to(tmp_path / "private.png")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["list", "parquet", "held"])
+@pytest.mark.parametrize("name", ["absolute", "above", "link", "link above"])
+def test_no_picture_outside_the_folder_of_a_list_or_parquet_is_read(strangers, tmp_path, kind, name):
+    (strangers / "up").symlink_to(tmp_path)
+    named = {"absolute": str(tmp_path / "private.png"), "above": "../private.png", "link": "link.png"}
+    names = ["00.png", named.get(name, "up/private.png")]
+    source = strangers / ("list.txt" if kind == "list" else "table.parquet")
+    if kind == "list":
+        source.write_text("\n".join(names))
+    else:
+        column = [{"bytes": None, "path": one} for one in names] if kind == "held" else names
+        parquet.write_table(pyarrow.table({"image": column} if kind == "held" else {"path": column}), source)
+    with pytest.raises(SelhnError, match=f"(line|row) .*leads out of {strangers}.* --root {tmp_path},"):
+        embed(source, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("img_emb/*"))
+    assert embed(source, tmp_path / "out", root=tmp_path).rows == 2, (
+        "the same folder, with what the error says"
+    )
+
+
+def test_a_folder_of_pictures_may_have_links_to_pictures(strangers, tmp_path):
+    assert embed(strangers, tmp_path / "out").rows == 2
+
+
+def test_embeddings_from_elsewhere_name_no_file_outside_the_source(pictures, whole, tmp_path):
+    """Somebody sends a folder that is almost finished: what its lists name is checked again."""
+    out, source = shutil.copytree(whole, tmp_path / "out"), shutil.copytree(pictures, tmp_path / "Pictures")
+    lines = out / "inputs" / "inputs_0.jsonl"
+    lines.write_text(json.dumps({"path": str(pictures / "00.png")}) + "\n")
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["inputs"][0] = hashlib.sha256(lines.read_bytes()).hexdigest()
+    manifest["about"]["source"] = str(source)
+    del manifest["sha256"], manifest["format"]
+    write_sealed_json(out / "manifest.json", manifest)
+    (out / "done" / "done_0.json").unlink()
+    with pytest.raises(SelhnError, match="leads out of"):
+        embed(source, out)
+
+
+@pytest.mark.parametrize(
+    "place", ["img_emb", "inputs", "done/done_0.json", "manifest.json", ".partial", "lock"]
+)
+def test_a_link_in_a_folder_of_embeddings_is_refused(pictures, whole, tmp_path, place):
+    out, outside = shutil.copytree(whole, tmp_path / "out"), tmp_path / "outside"
+    if (out / place).exists():
+        (out / place).rename(outside)
+    else:
+        outside.mkdir()
+    (out / place).symlink_to(outside)
+    before = content(tmp_path)
+    for use in (
+        lambda: embed(pictures, out),
+        lambda: items(out),
+        lambda: index_embeddings(out, tmp_path / "i", MODEL),
+    ):
+        with pytest.raises(Linked):
+            use()
+    assert content(tmp_path) == before
 
 
 def test_parquet_that_changes_after_it_was_listed_stops_the_run(pictures, tmp_path):

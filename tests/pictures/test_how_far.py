@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from selhn.pictures.how_far import PROGRESS_FILE, HowFar, in_words, left_out
+from selhn.pictures.picture_report import REPORT_FILE
 
 TOLD = {"done": 1240, "total": 5000, "left_out": 1, "seconds_left": 181.0, "process": os.getpid()}
 TOLD["host"] = platform.node()
@@ -53,3 +54,14 @@ def test_files_that_were_left_out(tmp_path):
     assert left_out(tmp_path) == left_out(None) == []
     (tmp_path / "pictures.json").write_text(json.dumps({"left out": [["a.jpg", "is empty"], 3, ["b"]]}))
     assert left_out(tmp_path) == [("a.jpg", "is empty")]
+
+
+def test_links_are_not_followed(tmp_path):
+    write(tmp_path)
+    (tmp_path / REPORT_FILE).write_text(json.dumps({"left out": [["mine.png", "private"]]}))
+    assert left_out(tmp_path) == [("mine.png", "private")]
+    (tmp_path / "index").mkdir()
+    for name in (PROGRESS_FILE, REPORT_FILE):
+        (tmp_path / "index" / name).symlink_to(tmp_path / name)
+    assert HowFar.read(tmp_path / "index") is None
+    assert left_out(tmp_path / "index") == []

@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from picture_cases import TinyBackbone
+from picture_cases import TinyBackbone, encoded, photo
 
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, indexing
@@ -110,3 +110,19 @@ def test_an_index_of_a_version_that_meant_something_else_is_made_again(few, tmp_
         small_model(), path, keep_model=False, about={"extractor": Extractor(few).identity, "pictures": 3}
     )
     assert len(open_examples(path, small_model(), Extractor(few)).index) == 3
+
+
+def test_a_line_break_in_a_file_name_is_no_line_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "Pictures"
+    folder.mkdir()
+    (folder / "ok.png").write_bytes(encoded(photo(1), "PNG"))
+    forged = "\n0 pictures added, 0 changed, 90 removed\x1b[31m"
+    for name in (f"a{forged}.png", f"b.x{forged}"):
+        (folder / name).write_bytes(b"no picture")
+    library = Library.create(tmp_path / "i", small_model(), Extractor(TinyBackbone()))
+    plan = library.plan(library.scan(folder))
+    for told in (str(plan), str(library.apply(plan, quiet=True))):
+        assert r"\n0 pictures added, 0 changed, 90 removed\x1b[31m" in told
+        assert "\x1b" not in told
+        assert not [line for line in told.split("\n")[1:] if not line.startswith("  ")]

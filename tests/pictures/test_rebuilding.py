@@ -7,7 +7,7 @@ import pytest
 from picture_cases import TinyBackbone, encoded, photo
 from pictures.test_library import small_model
 
-from selhn.base.errors import Outdated
+from selhn.base.errors import Linked, Outdated
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures import library as library_module
@@ -139,3 +139,18 @@ def test_folders_that_nobody_named_here_are_not_read(tmp_path, computed, monkeyp
     assert [done.added for done in bring_up_to_date(path, [tmp_path / "Other"])] == [2]
     assert all(name.startswith(str(tmp_path / "Other")) for name in Index.load(path).ids())
     assert len(Former(path).records) == 6
+
+
+@pytest.mark.parametrize("name", [".i.making", "i.former"])
+def test_a_link_beside_the_index_is_not_followed(tmp_path, computed, name):
+    """An index from elsewhere may come with neighbours."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letter.txt").write_text("mine")
+    (tmp_path / name).symlink_to(home)
+    with pytest.raises(Linked):
+        open_or_start_again(tmp_path / "i")
+    assert [path.name for path in home.iterdir()] == ["letter.txt"]
+    assert Former(tmp_path / "i").records == {}
+    assert not Former(tmp_path / "i").remove([])
+    assert len(Index.load(tmp_path / "i", small_model())) == 6

@@ -1,6 +1,9 @@
 """Both towers of other libraries as one embedding model, with small random ones in place of CLIP and SigLIP."""
 
 import json
+import os
+import subprocess
+import sys
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -148,7 +151,49 @@ def test_an_index_by_one_switch(made, photos, tmp_path):
             index_pictures(photos, tmp_path / "j", model=load_model(source), extractor=bad)
 
 
-def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, monkeypatch):
+@pytest.fixture
+def no_network(monkeypatch):
+    """What was looked up or connected to; all of it fails."""
+    asked = []
+
+    def refuse(*where, **how):
+        asked.append(where)
+        raise OSError("no network here")
+
+    for name in ("getaddrinfo", "create_connection", "socket.connect"):
+        monkeypatch.setattr(f"socket.{name}", refuse)
+    return asked
+
+
+LOADS = """
+import socket
+def refuse(*where, **how):
+    print("looked up", where)
+    raise OSError
+socket.getaddrinfo = socket.create_connection = socket.socket.connect = refuse
+from selhn.base.errors import SelhnError
+from selhn.models import load_model, load_model_named_in_file
+for load, name in ((load_model_named_in_file, "transformers:attacker/evil"), (load_model, "transformers:{folder}")):
+    try:
+        print(load(name).name)
+    except SelhnError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_a_fresh_process_looks_nothing_up_for_a_name_in_a_file_or_for_a_folder(made):
+    """The library behind transformers asks its hub once per process, whatever is opened."""
+    network, folder = made
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS.format(folder=folder)], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.split("\n") == ["NotFound", f"transformers:{network.config.model_type}", ""], (
+        done.stderr
+    )
+
+
+def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, no_network):
     network, folder = made
     elsewhere = tmp_path / "model"
     elsewhere.symlink_to(folder)
@@ -166,11 +211,9 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, monkey
         "pickle:x",
     ):
         index = Index.create(moved.model, tmp_path / name.replace("/", "_"), about={**other, "model": name})
-        monkeypatch.setattr(
-            "socket.socket.connect", lambda *given: pytest.fail("it wants to go to the network")
-        )
         with pytest.raises(SelhnError, match="--model"):
             Index.load(index.path)
+    assert not no_network, "an index and a folder make no look-up"
 
 
 def test_towers_stay_with_their_library(made, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Names and settings that people type: messages for unknown names and wrong values."""
+"""Names and settings that people type: how names are printed, messages for unknown names and wrong values."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +11,14 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from selhn.base.errors import NotFound, SelhnError
+
+
+def printable(text: object) -> str:
+    """A file name or other text of somebody else as part of one line: line breaks and the like are escaped."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text)
+    )
+
 
 NAMED_MODELS: dict[str, str] = {}
 """Models that `load_model` takes by name, each with its loader as "module:function".

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from selhn.base.errors import SelhnError, SelhnWarning
-from selhn.base.names import load_plugins
+from selhn.base.names import load_plugins, printable
 from selhn.base.version import __version__
 from selhn.cli import embed, index, photos, show, train
 from selhn.cli.data import data_app
@@ -110,7 +110,7 @@ def main() -> None:
 
     def in_one_line(message: Any, category: type[Warning], *place: Any, **line: Any) -> str:
         ours = issubclass(category, SelhnWarning)
-        return f"selhn: warning: {message}\n" if ours else usual(message, category, *place, **line)
+        return f"selhn: warning: {printable(message)}\n" if ours else usual(message, category, *place, **line)
 
     warnings.formatwarning = in_one_line
     try:
@@ -118,5 +118,6 @@ def main() -> None:
     except (SelhnError, OSError) as error:
         of_file = isinstance(error, OSError) and error.filename is not None
         reason = f"{error.filename}: {error.strerror}" if of_file else error  # type: ignore[union-attr]
-        typer.echo(f"selhn: {reason}", err=True)
+        # Some have several lines; a line break in the name of a file must not look like another message.
+        typer.echo("\n  ".join(map(printable, f"selhn: {reason}".split("\n"))), err=True)
         sys.exit(2)

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.files import write_whole
+from selhn.base.names import printable
 from selhn.pictures import Library
 from selhn.search import Hit, Record
 from selhn.search.items import date_of, seconds_of, whole
@@ -37,8 +38,9 @@ def answers(found: Sequence[Hit | Record], as_json: bool = False) -> str:
     judged = any(isinstance(one, Hit) and one.fit is not None for one in found)
     fitting = [isinstance(one, Hit) and one.fits for one in found]
     marks = [("* " if fits else "  ") if any(fitting) else "" for fits in fitting]
+    captions = [printable(" ".join(one.captions[:1])) for one in found]
     lines = [
-        f"{mark}{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {' '.join(one.captions[:1])}"
+        f"{mark}{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {captions[rank - 1]}"
         for rank, (one, mark) in enumerate(zip(found, marks), 1)
     ]
     lines = [line.rstrip() for line in lines]
@@ -144,4 +146,4 @@ def _shown(name: str) -> str:
     elif moment is not None:
         name = str(path)
     name += "" if moment is None else f" at {int(moment) // 60}:{int(moment) % 60:02}"
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
+    return printable(name)

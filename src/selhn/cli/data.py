@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from selhn.base.errors import SelhnError
-from selhn.base.names import require_settings
+from selhn.base.names import printable, require_settings
 
 data_app = typer.Typer(help="Check, convert and show data sets.", no_args_is_help=True, rich_markup_mode=None)
 Settings = Annotated[
@@ -111,7 +111,7 @@ def data_show(
     for image in range(min(number, shown.num_images)):
         name = shown.image_names[image]
         texts = [shown.captions[text] for text in (shown.image_of_text == image).nonzero()[:, 0].tolist()]
-        typer.echo("\n    ".join([name, *texts]))
+        typer.echo("\n    ".join(map(printable, [name, *texts])))
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
             save_picture(render(world_scene(shown, image)), pictures / f"{name}.png")

@@ -15,6 +15,12 @@ def embed(
         Argument(help="A folder of pictures; a list of files, one per line; or Parquet, a file or a folder."),
     ],
     out: Annotated[Path, Argument(help="Folder for the embeddings; an unfinished one is completed.")],
+    root: Annotated[
+        Path | None,
+        Option(
+            help="Folder below which pictures of a list or of Parquet are read; default is the folder it is in."
+        ),
+    ] = None,
     model: Annotated[
         str, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
     ] = "ready",
@@ -47,6 +53,7 @@ def embed(
         done = embed_pictures(
             source,
             out,
+            root=root,
             model=model,
             extractor=extractor,
             rows_per_shard=rows,

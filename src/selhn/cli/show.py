@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import printable
 
 if TYPE_CHECKING:
     from selhn.base.types import Attention
@@ -46,7 +47,7 @@ def attention(
             raise SelhnError(f"image {image} of {split} has no text: give one with --text")
         text = items.captions[own[0]]
     found = pair_attention(model, items, row, text)
-    typer.echo(f"{items.image_names[row]}  score {found.score:.3f}\n{attention_table(found)}")
+    typer.echo(f"{printable(items.image_names[row])}  score {found.score:.3f}\n{attention_table(found)}")
     picture = None  # the boxes are then drawn on an empty canvas
     if photo is not None:
         picture = np.asarray(open_picture(photo).image)

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
-from selhn.base.files import cache_folder, new_folder, writing
+from selhn.base.files import cache_folder, new_folder, private_folder, writing
+from selhn.base.sealed import digest_file
 from selhn.base.tensor_files import built_with, read_tensors
 from selhn.base.untrusted import read_json
 from selhn.ops.bert_encoder import BertConfig, BertEncoder
@@ -123,15 +124,14 @@ def minilm_folder() -> Path:
 
 
 def _unpacked(archive: Path) -> Path:
-    """The files of MiniLM in the user's cache, unpacked the first time; nothing else of the archive."""
+    """The files of MiniLM in the user's cache, unpacked if they are missing or damaged; nothing else of the archive."""
     folder = cache_folder() / f"minilm-{MINILM_FILES['model.safetensors'][1][:12]}"
-    if folder.is_dir():
+    if _is_whole(folder):
         return folder
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with writing(folder.parent, wait=-1):
-            if not folder.is_dir():
-                with zipfile.ZipFile(archive) as packed, new_folder(folder) as new:
+        with writing(private_folder(folder.parent), wait=-1):
+            if not _is_whole(folder):
+                with zipfile.ZipFile(archive) as packed, new_folder(folder, replace=MINILM_FILES) as new:
                     for name, (size, digest) in MINILM_FILES.items():
                         with packed.open(name) as file:
                             content = file.read(size + 1)
@@ -145,6 +145,20 @@ def _unpacked(archive: Path) -> Path:
             f"cannot unpack MiniLM, 91 MB, to {folder} ({error.strerror}): free some space, or set XDG_CACHE_HOME"
         ) from None
     return folder
+
+
+_WHOLE: set[Path] = set()
+"""Folders whose files were compared in this process, which takes 0.05 s."""
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder has the files of MiniLM: a damaged weight would give vectors that no index has."""
+    if folder not in _WHOLE and all(
+        (folder / name).is_file() and digest_file(folder / name) == digest
+        for name, (_, digest) in MINILM_FILES.items()
+    ):
+        _WHOLE.add(folder)
+    return folder in _WHOLE
 
 
 def bert_config(source: str | Path) -> dict[str, Any]:

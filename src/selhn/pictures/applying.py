@@ -10,7 +10,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.files import writing
+from selhn.base.files import private_folder, writing
 from selhn.base.progress import Progress
 from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.extraction import Extraction, PictureRegions, in_blocks
@@ -42,7 +42,7 @@ def carry_out(
     The report is written into the folder of the index, or for a server beside `default_index`.
     """
     path = index.path
-    out = path if path is None or isinstance(path, Path) else default_index().parent
+    out = path if path is None or isinstance(path, Path) else private_folder(default_index().parent)
     others = "; searching works meanwhile"
     alone = writing(path, others, name=INDEXING_LOCK) if isinstance(path, Path) else nullcontext()
     fresh = {item.id: item for item in (*plan.add, *plan.replace)}

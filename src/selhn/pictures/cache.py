@@ -22,12 +22,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import cache_folder
+from selhn.base.files import cache_folder, private_folder, refuse_links
 from selhn.base.types import StoredPrecision, to_int8
 from selhn.data import ImageByImage
 
 FORMAT = 2
 """Every value begins with the checksum of the rest."""
+_OF_SQLITE = ("", "-journal", "-wal", "-shm")
+"""How the files end that SQLite opens for a database."""
 
 
 def default_cache() -> Path:
@@ -58,7 +60,7 @@ class FeatureCache:
         digest = hashlib.sha256(f"{identity}, format {FORMAT}".encode()).hexdigest()[:12]
         name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
         self.path = Path(folder) / f"{name}-{digest}-{precision}.sqlite"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_links(private_folder(self.path.parent), [f"{self.path.name}{end}" for end in _OF_SQLITE])
         with self._errors():
             # Batches are gathered ahead by another thread; the lock keeps two from asking at once.
             self._base = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
@@ -135,7 +137,7 @@ class FeatureCache:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # names in a damaged file are not UTF-8
             raise SelhnError(
                 f"{self.path} cannot be used ({error}): free some disk space, or remove the file"
             ) from None

@@ -18,7 +18,8 @@ import torch
 
 from selhn.base.device import choose_device
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import writing
+from selhn.base.files import refuse_links, writing
+from selhn.base.names import printable
 from selhn.base.progress import Progress
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.cache import Uncached
@@ -46,6 +47,7 @@ class ShardEmbedder:
 
     Args:
         out: the folder.
+        source, root: see `embed_pictures`.
         model, extractor: see `embed_pictures`.
         workers: pictures read and computed at a time, by default one per core.
         retry: whether to make shards again from which pictures were left out.
@@ -53,6 +55,8 @@ class ShardEmbedder:
     """
 
     out: Path
+    source: Path | str
+    root: Path | None = None
     model: str | Path | AbstractMatcher = READY
     extractor: str | Extractor = READY
     device: str = "cpu"
@@ -85,7 +89,7 @@ class ShardEmbedder:
                 return done
         extractor, columns = self.library.extractor, self.shards.about["columns"]
         assert extractor is not None
-        inputs = PictureInputs(self.shards.entries(number), columns or {})
+        inputs = PictureInputs(self.shards.entries(number), columns or {}, Path(self.source), self.root)
         rows: list[EmbeddedRow] = []
         workers = self.workers or torch.get_num_threads()
         with _one_core():
@@ -144,7 +148,8 @@ class EmbeddedPictures:
         identity, folder = self.shards.identity, self.shards.folder
         head = f"{self.rows:,} pictures embedded, {self.left_out:,} left out; {folder}: {len(self.shards):,} shards, "
         lines = [f"{head}{identity.width} numbers each in float16, by {identity.model_name}"]
-        lines += [f"  left out: {name}: {why}" for name, why in self.shards.left_out(SHOWN)]
+        left_out = self.shards.left_out(SHOWN)
+        lines += [f"  left out: {printable(name)}: {printable(why)}" for name, why in left_out]
         if self.left_out > SHOWN:
             lines.append(f"  and {self.left_out - SHOWN:,} more in {folder / 'left_out'}")
         return "\n".join(lines)
@@ -154,6 +159,7 @@ def embed_pictures(
     source: Path | str,
     out: Path | str,
     *,
+    root: Path | str | None = None,
     model: str | Path | AbstractMatcher = READY,
     extractor: str | Extractor = READY,
     rows_per_shard: int = ROWS,
@@ -175,6 +181,7 @@ def embed_pictures(
     Args:
         source: a folder of pictures; a list of files, one per line; or Parquet, a file or a folder, with a column
             of paths or of pictures. Nothing is downloaded.
+        root: the folder below which pictures are read that a list or Parquet names; by default that of the source.
         model: "ready", a saved model, a run, or both towers of another library; see `load_model`.
         extractor: the one that fits the model; see `load_extractor`.
         rows_per_shard: pictures per shard.
@@ -191,17 +198,20 @@ def embed_pictures(
         from selhn.pictures.on_ray import embed_on_ray, import_ray
 
         import_ray(ray)
+    place = str(Path(source).expanduser().absolute())
     settings: dict[str, Any] = {
         "out": out,
+        "source": place,
+        "root": root and Path(root).expanduser().absolute(),
         "model": model,
         "extractor": extractor,
         "device": device,
         "retry": retry,
     }
     embedder = ShardEmbedder(**{**settings, "workers": workers, "device": "cpu" if ray else device})
-    place = str(Path(source).expanduser().absolute())
     asked = {"source": place, "rows": rows_per_shard, "column": column, "caption": caption}
     out.mkdir(parents=True, exist_ok=True)
+    refuse_links(out, deep=False)
     with writing(out):
         shards = _planned(out, embedder, asked)
         shutil.rmtree(out / PARTIAL, ignore_errors=True)  # left by killed processes
@@ -230,5 +240,7 @@ def _planned(out: Path, embedder: ShardEmbedder, asked: dict[str, Any]) -> Shard
     foreign = [path.name for path in out.iterdir() if path.name not in ("lock", "inputs")]
     if foreign:
         raise SelhnError(f"{out} holds {foreign[0]!r}, which selhn embed did not write: give a new folder")
-    how, entries = list_source(asked["source"], asked["rows"], asked["column"], asked["caption"])
+    how, entries = list_source(
+        asked["source"], asked["rows"], asked["column"], asked["caption"], embedder.root
+    )
     return Shards.plan(out, identity, {**asked, **how}, entries)

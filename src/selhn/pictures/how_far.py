@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import SelhnError
-from selhn.base.files import write_whole
+from selhn.base.files import refuse_links, write_whole
 from selhn.base.untrusted import read_json
 from selhn.pictures.extraction import Extraction
 from selhn.pictures.picture_report import REPORT_FILE
@@ -42,7 +42,10 @@ class HowFar:
     def read(cls, index: Path | str | None) -> "HowFar | None":
         """What the process that is adding pictures to an index says; None if there is no such process."""
         path = Path(index or "") / PROGRESS_FILE
-        with suppress(SelhnError, OSError):
+        with suppress(
+            SelhnError, OSError
+        ):  # a page may ask before the index is opened, and links in it refused
+            refuse_links(path.parent, [path.name])
             told = read_json(path)
             fields = {name: told.get(name) for name in cls.__dataclass_fields__}
             if all(map(_fits, fields, fields.values())):
@@ -116,6 +119,7 @@ class HowFarFile:
 def left_out(index: Path | str | None, most: int = 1000) -> list[tuple[str, str]]:
     """The first files that the last indexing has left out so far, and why."""
     with suppress(SelhnError, OSError):
+        refuse_links(Path(index or ""), [REPORT_FILE])
         found = read_json(Path(index or "") / REPORT_FILE).get("left out")
         pairs = found[:most] if isinstance(found, list) else []
         return [(str(pair[0]), str(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2]

@@ -11,7 +11,7 @@ import torch
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
-from selhn.base.files import writing
+from selhn.base.files import private_folder, writing
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS
 from selhn.models import AbstractMatcher
@@ -96,8 +96,7 @@ def open_examples(
     index = _complete_examples(path, new)
     if index is None:
         making = path.with_name(f".{path.name}.making")
-        making.mkdir(parents=True, exist_ok=True)
-        with writing(making, wait=-1):
+        with writing(private_folder(making), wait=-1):
             if _complete_examples(path, new) is None:
                 _index_examples(making / "new", new)
                 shutil.rmtree(path, ignore_errors=True)

@@ -5,10 +5,11 @@ numbers below are those of onnx.proto.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from selhn.pictures.efficientnet_lite import Network, PaddedConv
 
 VERSION, OPERATORS = 8, 17
 """Versions of the format and of its operators; onnxruntime reads them since 1.13."""
@@ -16,17 +17,15 @@ FLOAT, ONE_INTEGER, INTEGERS = 1, 2, 7
 """The type float32, and kinds of attributes."""
 
 
-def to_onnx(network: Any, side: int) -> bytes:
+def to_onnx(network: Network, side: int) -> bytes:
     """A model from `pixels` (B, 3, side, side) to `maps` (B, C, h, w); batch norms must have been folded."""
     graph = _Graph()
     x = graph.convolution("pixels", network._conv_stem)
-    for block in network._blocks:
-        shape = block._block_args
-        y = x if shape.expand_ratio == 1 else graph.convolution(x, block._expand_conv)
+    for block in network.blocks:
+        y = graph.convolution(x, block._expand_conv) if block.expands else x
         y = graph.convolution(y, block._depthwise_conv)
         y = graph.convolution(y, block._project_conv, clipped=False)
-        is_same_size = max(block._depthwise_conv.stride) == 1 and shape.input_filters == shape.output_filters
-        x = graph.node("Add", [y, x]) if block.id_skip and is_same_size else y
+        x = graph.node("Add", [y, x]) if block.adds_input else y
     graph.node("Identity", [graph.convolution(x, network._conv_head)], output="maps")
     return graph.model(("B", 3, side, side), ("B", network._conv_head.out_channels, "h", "w"))
 
@@ -36,12 +35,12 @@ class _Graph:
         self._parts = [_field(2, "network")]
         self._bounds = [self.weight(torch.tensor(value)) for value in (0.0, 6.0)]
 
-    def convolution(self, x: str, conv: nn.Conv2d, clipped: bool = True) -> str:
-        """With the padding that the module has beside it, then a ReLU6 if clipped."""
+    def convolution(self, x: str, conv: PaddedConv, clipped: bool = True) -> str:
+        """A convolution, then a ReLU6 if clipped."""
         assert conv.bias is not None
-        left, right, top, bottom = getattr(conv.static_padding, "padding", (0, 0, 0, 0))
         inputs = [x, self.weight(conv.weight), self.weight(conv.bias)]
-        pads = (top, left, bottom, right)
+        before, after = conv.pads
+        pads = (before, before, after, after)
         y = self.node("Conv", inputs, strides=tuple(conv.stride), pads=pads, group=conv.groups)
         return self.node("Clip", [y, *self._bounds]) if clipped else y
 

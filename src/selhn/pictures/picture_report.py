@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from selhn.base.files import write_whole
+from selhn.base.names import printable
 
 REPORT_FILE = "pictures.json"
 SHOWN = 20
@@ -25,8 +26,8 @@ class PictureReport:
 
     def describe(self, where: Path | str = "") -> str:
         """The numbers and the first files; `where` is the file that names all."""
-        lines = [f"  left out: {name}: {why}" for name, why in self.refused]
-        lines += [f"  note: {name}: {what}" for name, what in self.notes]
+        lines = [f"  left out: {printable(name)}: {printable(why)}" for name, why in self.refused]
+        lines += [f"  note: {printable(name)}: {printable(what)}" for name, what in self.notes]
         if len(lines) > SHOWN:
             lines[SHOWN:] = [f"  and {len(lines) - SHOWN:,} more{f' in {where}' if where else ''}"]
         used = f"{self.used:,} pictures used ({self.computed:,} computed now)"

@@ -5,6 +5,8 @@ A source is listed once, in shards. A shard is a list of entries, {"path": ...} 
 """
 
 import math
+import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -58,19 +60,28 @@ class PictureInput:
 
 @dataclass(frozen=True)
 class PictureInputs:
-    """The pictures of a shard; those in Parquet are read when they are used."""
+    """The pictures of a shard; those in Parquet are read when they are used.
+
+    Nothing is read outside the folder of the source, or `root`: the entries may come from elsewhere.
+    """
 
     entries: Sequence[Entry]
     columns: Mapping[str, Any]
+    source: Path
+    root: Path | None = None
 
     def __len__(self) -> int:
         return sum(entry.get("rows", 1) for entry in self.entries)
 
     def __iter__(self) -> Iterator[PictureInput]:
+        place, own = "the list of this shard", folder_of(self.source)
+        is_walked = not self.columns and self.source.is_dir()
         for entry in self.entries:
             if "parquet" in entry:
+                require_inside(entry["parquet"], own, place, is_walked=True)
                 yield from islice(self._rows(Path(entry["parquet"]), entry), entry["rows"])
             else:
+                require_inside(entry["path"], own if is_walked else self.root or own, place, is_walked)
                 yield PictureInput(entry["path"])
 
     def _rows(self, path: Path, entry: Entry) -> Iterator[PictureInput]:
@@ -84,7 +95,10 @@ class PictureInputs:
             for values in table:
                 content, text = values.pop(picture), values.pop(caption, None) if caption else None
                 told = {name: value for name, value in values.items() if _is_plain(value)}
-                yield _of_row(path, row, content, str(text or "").strip(), told)
+                found = _of_row(path, row, content, str(text or "").strip(), told)
+                if found.content is None:
+                    require_inside(found.name, self.root or folder_of(self.source), f"{path}, row {row}")
+                yield found
                 row += 1
 
 
@@ -103,14 +117,39 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
+def folder_of(source: Path) -> Path:
+    """The folder of a source, or the one that its file is in."""
+    return source if source.is_dir() else source.parent
+
+
+def require_inside(name: str, root: Path, place: str, is_walked: bool = False) -> None:
+    """Refuse the name of a file outside a folder, links followed; files that were found by walking may be links."""
+    head, tail = os.path.split(name)
+    try:
+        real = os.path.join(os.path.realpath(head), tail) if is_walked else os.path.realpath(name)
+    except ValueError:  # it has a zero byte: no file has that name
+        return
+    if "://" not in name and not Path(real).is_relative_to(os.path.realpath(root)):
+        shared = shlex.quote(os.path.commonpath([os.path.realpath(root), real]))
+        raise SelhnError(
+            f"{place} names {name}, which leads out of {root}: if you trust it, add --root {shared}, the folder "
+            "below which pictures are read"
+        )
+
+
 def list_source(
-    source: Path | str, rows: int, column: str | None = None, caption: str | None = None
+    source: Path | str,
+    rows: int,
+    column: str | None = None,
+    caption: str | None = None,
+    root: Path | None = None,
 ) -> tuple[dict[str, Any], Iterator[Sequence[Entry]]]:
     """How a source is read, and the entries of its shards of `rows` pictures each.
 
     Args:
         column: of Parquet, with the path or the bytes of the picture; by default the first that has a usual name.
         caption: of Parquet, with a caption; by default the first that has a usual name, if there is one.
+        root: the folder below which the files of a list are; by default its own.
     """
     path = Path(source).expanduser().absolute()
     if rows < 1:
@@ -132,7 +171,7 @@ def list_source(
     if tables:
         columns = _columns(tables[0], column, caption)
         return {"columns": columns, "root": ""}, _parquet_shards(tables, columns, rows)
-    names = map(str, files) if path.is_dir() else _lines(path)
+    names = map(str, files) if path.is_dir() else _lines(path, root or path.parent)
     return {"columns": None, "root": str(path) if path.is_dir() else ""}, _path_shards(names, rows)
 
 
@@ -142,7 +181,7 @@ def _path_shards(names: Iterable[str], rows: int) -> Iterator[Sequence[Entry]]:
         yield some
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, root: Path) -> Iterator[str]:
     """The paths in a list, one per line, relative to its folder."""
     with path.open("r", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         number = 0
@@ -153,7 +192,9 @@ def _lines(path: Path) -> Iterator[str]:
                     f"{path}, line {number} is not a path: write one per line, or name a folder or Parquet"
                 )
             if name := line.strip():
-                yield name if "://" in name else str(path.parent / Path(name).expanduser())
+                name = name if "://" in name else str(path.parent / Path(name).expanduser())
+                require_inside(name, root, f"{path}, line {number}")
+                yield name
 
 
 def _columns(path: Path, column: str | None, caption: str | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import MissingExtra, NotFound, SelhnError
+from selhn.base.names import printable
 from selhn.data.formats.captions import match_texts, read_picture_texts
 from selhn.pictures.facts import FACTS
 from selhn.pictures.picture_files import Found, is_text, missing_packages
@@ -63,13 +64,13 @@ class Plan:
         }
         lines = [head]
         for kind, names in lists.items():
-            lines += [f"  {kind}: {name}" for name in names[:SHOWN]]
+            lines += [f"  {kind}: {printable(name)}" for name in names[:SHOWN]]
             lines += [f"  {kind}: and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
         if self.describe:
             lines.append(
                 f"  date, camera, size and place are read for {len(self.describe):,} of the unchanged"
             )
-        return "\n".join([*lines, *self.beside()]).encode("utf-8", "backslashreplace").decode()
+        return "\n".join([*lines, *self.beside()])
 
     def beside(self) -> list[str]:
         """Lines about what is in the folder but not in the index."""
@@ -81,7 +82,7 @@ class Plan:
                 kinds.append(f"{number:,} {suffix or 'without extension'}")
         skipped = [f"{number:,} {what if number > 1 else what[:-1]}" for what, number in self.skipped.items()]
         lines = {"need a package": unread, "not pictures, by extension": kinds, "not followed": skipped}
-        return [f"  {what}: {', '.join(own)}" for what, own in lines.items() if own]
+        return [f"  {what}: {printable(', '.join(own))}" for what, own in lines.items() if own]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from selhn.base.errors import Damaged, Outdated
+from selhn.base.files import refuse_links
 from selhn.models import AbstractMatcher
 from selhn.pictures.library import Library
 from selhn.pictures.named_folders import name_for, named_for
@@ -22,7 +23,9 @@ class Former:
 
     def __init__(self, index: Path):
         self.path = index.with_name(f"{index.name}.former")
+        self._gone = index.with_name(f".{self.path.name}.gone")
         try:
+            refuse_links(index.parent, [self.path.name, self._gone.name], deep=False)
             self._store = SegmentStore.open(self.path) if Index.exists(self.path) else None
         except Damaged:  # its content cannot be carried over; it is left alone
             self._store = None
@@ -47,10 +50,9 @@ class Former:
             any(map(one.is_relative_to, read)) and is_there(one) for one in self.folders
         ):
             return False
-        gone = self.path.with_name(f".{self.path.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
-        self.path.rename(gone)  # in one step: half an index is useless
-        shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(self._gone, ignore_errors=True)
+        self.path.rename(self._gone)  # in one step: half an index is useless
+        shutil.rmtree(self._gone, ignore_errors=True)
         return True
 
 
@@ -60,6 +62,7 @@ def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tup
     The new one is empty except for favourites, albums and what was removed; `Former` is the old one.
     """
     former, making = path.with_name(f"{path.name}.former"), path.with_name(f".{path.name}.making")
+    refuse_links(path.parent, [former.name, making.name], deep=False)
     if not Index.exists(path) and Index.exists(former):  # killed between two renames
         (making if Index.exists(making) else former).rename(path)
     try:

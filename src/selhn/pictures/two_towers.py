@@ -57,10 +57,14 @@ class TransformersTowers(Towers):
 
     def __init__(self, model: str, local_only: bool):
         super().__init__()
+        is_local = local_only or Path(model).is_dir()  # a folder needs nothing from outside
+        with _offline() if is_local else contextlib.nullcontext():
+            self._open(model, is_local)
+
+    def _open(self, model: str, is_local: bool) -> None:
         library = import_library("transformers", f"transformers:{model}", "pip install transformers")
         library.utils.logging.disable_progress_bar()
-        # A folder needs nothing from outside, and code that comes with a model is never run.
-        safe = {"local_files_only": local_only or Path(model).is_dir(), "trust_remote_code": False}
+        safe = {"local_files_only": is_local, "trust_remote_code": False}  # a model's own code is never run
         self.network: Any = library.AutoModel.from_pretrained(model, **safe)
         if not hasattr(self.network, "get_text_features") or not hasattr(self.network, "get_image_features"):
             raise SelhnError(
@@ -69,7 +73,7 @@ class TransformersTowers(Towers):
         config = self.network.config
         self.kind = f"transformers:{config.model_type}"
         processor = library.image_processing_base.ImageProcessingMixin
-        settings, _ = processor.get_image_processor_dict(model, local_files_only=safe["local_files_only"])
+        settings, _ = processor.get_image_processor_dict(model, local_files_only=is_local)
         self.prepare = preparation(settings, config.vision_config.image_size)
         words = library.AutoTokenizer.from_pretrained(model, use_fast=True, **safe)
         text = config.text_config
@@ -127,9 +131,12 @@ class OpenClipTowers(Towers):
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Nothing is fetched, whatever the files of a folder name."""
-    from huggingface_hub import constants
-
+    """Nothing is looked up: with `local_files_only` alone, huggingface_hub still asks for a list of its own."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:  # then neither library is here
+        yield
+        return
     before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
     try:
         yield

@@ -1,12 +1,10 @@
 """Uploaded pictures: files in a separate folder, named by a digest of their content."""
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from selhn.base.errors import SelhnError
-from selhn.base.files import write_whole
+from selhn.base.files import refuse_links, write_whole
 from selhn.pictures.cache import content_key
 
 UPLOADS = "uploads"
@@ -18,10 +16,8 @@ def uploaded(root: Path, content: bytes, kind: str) -> Iterator[Path]:
     """The file of a picture; `kind`: its format in Pillow. A new file is removed if the block fails."""
     suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(kind, kind.lower())
     path = root / UPLOADS / f"{_name(content)}.{suffix}"
+    refuse_links(root, [UPLOADS, f"{UPLOADS}/{path.name}"], deep=False)
     path.parent.mkdir(exist_ok=True)
-    if path.parent.is_symlink():
-        raise SelhnError(f"{path.parent} is a link to another folder: remove it")
-    _remove_parts(path.parent)
     is_new = not path.exists()
     try:
         if is_new or path.read_bytes() != content:  # an older version may have left a part of it
@@ -40,11 +36,3 @@ def is_upload(path: Path, folders: Sequence[Path]) -> bool:
 
 def _name(content: bytes) -> str:
     return content_key(content).hex()[:24]
-
-
-def _remove_parts(uploads: Path) -> None:
-    """Remove what killed processes have left in the folder; anything younger may still be written."""
-    for left in uploads.glob(".*.partial"):
-        with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > 3600:
-                left.unlink()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import sync_file, write_whole
+from selhn.base.files import refuse_links, sync_file, write_whole
 from selhn.base.progress import Progress
 from selhn.base.sealed import digest_file, read_sealed_json, write_sealed_json
 from selhn.base.types import StoredPrecision
@@ -98,6 +98,7 @@ class Shards:
             raise NotFound(
                 f"{folder} holds no embeddings of `selhn embed`: name a folder with a {MANIFEST_FILE}"
             )
+        refuse_links(folder)
         content = read_sealed_json(folder / MANIFEST_FILE, _NEW)
         identity, inputs = content.get("identity"), content.get("inputs")
         kinds = {"model": str, "model_name": str, "width": int, "precision": str, "about": dict}
@@ -242,6 +243,7 @@ def index_embeddings(
         precision: of a new index.
     """
     folder = Path(folder)
+    refuse_links(folder, [IMAGES, METADATA])
     planned = Shards.open(folder) if Shards.exist(folder) else None
     about = {} if planned is None else planned.identity.about
     model = model or load_model_named_in_file(about.get("model"))

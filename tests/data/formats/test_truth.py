@@ -81,7 +81,14 @@ def test_data_that_is_not_theirs(folder, given, error):
 
 
 @pytest.mark.parametrize(
-    ("content", "error"), [({"5": [0]}, SelhnError), ({IDS[0]: [9]}, SelhnError), ({IDS[0]: 0}, Damaged)]
+    ("content", "error"),
+    [
+        ({"5": [0]}, SelhnError),
+        ({"": [0]}, SelhnError),
+        ({IDS[0]: [""]}, SelhnError),
+        ({IDS[0]: [9]}, SelhnError),
+        ({IDS[0]: 0}, Damaged),
+    ],
 )
 def test_files_that_do_not_fit(folder, content, error):
     (folder / "eccv_image_to_caption.json").write_text(json.dumps(content))

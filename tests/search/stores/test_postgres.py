@@ -207,6 +207,31 @@ def test_what_others_do_to_the_schema(made, database, server, model):
     assert not Index.exists(database)
 
 
+def test_a_request_that_takes_longer_than_the_server_allows(own_server, model, make_item):
+    index = Index.create(model, own_server.uri())
+    index.add(map(make_item, range(5)))
+    execute(index, "SET statement_timeout = 1")  # on the only connection
+    index.store._sql = lambda *text, **parts: "SELECT pg_sleep(9)"
+    with pytest.raises(SelhnError, match="statement_timeout") as told:
+        len(index)
+    assert not isinstance(told.value, ConnectionError)
+
+
+def test_connections_that_the_server_closed_meanwhile_are_no_error(own_server, model, make_item):
+    index = Index.create(model, own_server.uri())
+    index.add(map(make_item, range(5)))
+    walks = [index.records() for _ in range(3)]  # each on a connection of its own
+    assert all(next(walk).id == "item0" for walk in walks)
+    assert all(len(list(walk)) == 4 for walk in walks)
+    assert len(index.store._idle) > 1
+    other = Index.load(own_server.uri(), model)
+    execute(other, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'selhn' "
+            "AND pid <> pg_backend_pid()")  # fmt: skip
+    assert len(index.search("word3", k=5)) == 5
+    index.delete(["item1"])
+    assert len(index) == 4
+
+
 @pytest.fixture
 def own_server():
     """A server that a test may stop."""

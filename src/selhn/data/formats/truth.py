@@ -89,9 +89,9 @@ def _pairs(path: Path, queries: Rows, items: Rows) -> Int[Tensor, "n 2"]:
         if not isinstance(found, list) or not all(isinstance(item, int | str) for item in found):
             raise Damaged(f"{path}: {query[:20]!r} should have a list of ids")
         for known, wanted in ((queries, [query]), (items, map(str, found))):
-            if missing := next((one for one in wanted if one not in known), None):
+            if missing := [one for one in wanted if one not in known]:
                 raise SelhnError(
-                    f"{path} has the id {missing[:20]!r}, which the split does not have: use all test images of COCO"
+                    f"{path} has the id {missing[0][:20]!r}, which the split does not have: use all test images of COCO"
                 )
         pairs += [(queries[query], items[str(item)]) for item in found]
     return torch.tensor([pair for pair in pairs if None not in pair], dtype=torch.int64).reshape(-1, 2)

@@ -22,9 +22,9 @@ CHECKSUM = "checksum"
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[int]:
-    """Write chunks one after the other and sync them to the disk; returns length and checksum."""
+    """Write chunks into a new file and sync it to the disk; returns length and checksum."""
     size = checksum = 0
-    with path.open("wb") as file:
+    with path.open("xb") as file:  # never into a file that is there, which may be a link
         for chunk in chunks:
             file.write(chunk)
             size += memoryview(chunk).nbytes

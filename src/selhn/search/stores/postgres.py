@@ -7,7 +7,7 @@ Filters are conditions of SQL, see `postgres_filter.py`.
 import struct
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -87,6 +87,11 @@ _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
     "DiskFull OutOfMemory": (
         ConnectionError,
         f"PostgreSQL has no space left. {REPEAT.format('check its disk')}",
+    ),
+    "QueryCanceled": (
+        SelhnError,
+        "the server stopped this request, which took longer than it allows (statement_timeout): ask for less at once, "
+        "use --approximate hnsw, or ask whoever runs the server for more time",
     ),
     "OperationalError": (
         ConnectionError,
@@ -267,20 +272,11 @@ class PostgresStore(ServerStore):
     @contextmanager
     def _connected(self) -> Iterator[Any]:
         """A transaction, on a connection that no other thread uses; errors of PostgreSQL in our words."""
-        alive: dict[str, Any] = {
-            "connect_timeout": TIMEOUT,
-            "tcp_user_timeout": 1000 * TIMEOUT,
-            "application_name": "selhn",
-        }
+        transaction = ExitStack()
         try:
+            connection = self._begun(transaction)
             try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._psycopg.connect(
-                    self._address, autocommit=True, prepare_threshold=None, **alive
-                )
-            try:
-                with connection.transaction():
+                with transaction:
                     yield connection
             finally:
                 if connection.closed:
@@ -295,6 +291,28 @@ class PostgresStore(ServerStore):
                 if isinstance(wrong, tuple(getattr(self._psycopg.errors, name) for name in names.split())):
                     raise kind(f"{self.path} ({reason(wrong)}): {sentence}") from None
             raise
+
+    def _begun(self, transaction: ExitStack) -> Any:
+        """A connection on which a transaction has begun: an idle one, unless the server has closed it, or a new one."""
+        alive: dict[str, Any] = {
+            "connect_timeout": TIMEOUT,
+            "tcp_user_timeout": 1000 * TIMEOUT,
+            "application_name": "selhn",
+        }
+        while True:
+            try:
+                connection, is_new = self._idle.pop(), False
+            except IndexError:
+                connection = self._psycopg.connect(
+                    self._address, autocommit=True, prepare_threshold=None, **alive
+                )
+                is_new = True
+            try:
+                transaction.enter_context(connection.transaction())
+                return connection
+            except self._psycopg.OperationalError:
+                if is_new or not connection.closed:
+                    raise
 
 
 def _close(connections: list[Any]) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import LOCK_FILE, sync_folder, writing
+from selhn.base.files import LOCK_FILE, private_folder, refuse_links, sync_folder, writing
 from selhn.models import AbstractMatcher
 from selhn.search.stores.checked_files import check_content, write_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
@@ -34,9 +34,16 @@ FOLDERS = ("segments", "deleted", "models", "approximate")
 OLD_FORMAT_FILE = "embeddings.safetensors"
 ATTEMPTS = 5
 _SEGMENT = re.compile(r"\d{6,}")
+_MODEL = r"\.?[0-9a-f]{24}(\.\w{8})?(\.previous|\.partial)?"
+_NAMES = {
+    "segments": _SEGMENT,
+    "deleted": re.compile(r"\d{6,}\.npy"),
+    "models": re.compile(_MODEL),
+    "approximate": re.compile(r"\d{6,}_(image|text)\.faiss"),
+}
+"""How everything in these folders is named; anything else was put there by somebody else, and stays."""
 _BEGUN = re.compile(
-    rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|{re.escape(f'.{MANIFEST}.partial')}"
-    r"|models/\.?[0-9a-f]{24}(\.\w{8})?(\.previous|\.partial)?"
+    rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|\.{re.escape(MANIFEST)}(\.[0-9a-f]{{16}})?\.partial|models/{_MODEL}"
 )
 """What a process may leave behind if it is killed before it has written the first manifest."""
 
@@ -56,6 +63,7 @@ class IndexFolder:
         """The index now, without reading its FAISS indices; nothing half-written is ever read."""
         if not self.path.exists():
             raise NotFound(f"{self.path} does not exist: check the path, or build an index there")
+        self._refuse_links()
         if not is_index(self.path) and not self._has_segments():
             raise NotFound(f"{self.path} is not an index (no {MANIFEST}): check the path, or build an index")
         if not (self.path / MANIFEST).is_file() and (self.path / OLD_FORMAT_FILE).is_file():
@@ -80,6 +88,7 @@ class IndexFolder:
         """Hold the lock of the folder, creating it if needed. A folder with other things in it is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise SelhnError(f"{self.path} is a file: an index is a folder, choose another name")
+        self._refuse_links()
         if self.path.exists() and not is_index(self.path):
             if self._has_segments():
                 raise self._damaged(f"it has segments but no {MANIFEST}")  # which is written before them
@@ -88,9 +97,14 @@ class IndexFolder:
                 if not _BEGUN.fullmatch(name):
                     raise SelhnError(f"{self.path} is not an index (it has {name!r}): choose another name")
         with self._errors_explained():
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
         with writing(self.path, "; searching works meanwhile", wait):
             yield
+
+    def _refuse_links(self) -> None:
+        """Refuse an index with a link inside. Any other folder is left to the errors that say what it is not."""
+        if any(os.path.lexists(self.path / name) for name in (MANIFEST, OLD_FORMAT_FILE, *FOLDERS)):
+            refuse_links(self.path)
 
     def _has_segments(self) -> bool:
         return any(_SEGMENT.fullmatch(path.name) for path in (self.path / "segments").glob("*"))
@@ -164,7 +178,7 @@ class IndexFolder:
         return replace(segment, entry={**segment.entry, "deleted": [name, len(rows), written]})
 
     def sweep(self, snapshot: Snapshot) -> None:
-        """Remove what the manifest of a snapshot does not name."""
+        """Remove what killed processes left: files of ours that the manifest of a snapshot does not name."""
         entries = [segment.entry for segment in snapshot.segments]
         named = {
             "segments": {entry["name"] for entry in entries},
@@ -174,7 +188,7 @@ class IndexFolder:
         }
         for folder, names in named.items():
             for path in (self.path / folder).glob("*"):
-                if path.name not in names:
+                if path.name not in names and _NAMES[folder].fullmatch(path.name):
                     if path.is_dir():
                         shutil.rmtree(path, ignore_errors=True)
                     else:

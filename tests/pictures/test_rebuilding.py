@@ -152,5 +152,5 @@ def test_a_link_beside_the_index_is_not_followed(tmp_path, computed, name):
         open_or_start_again(tmp_path / "i")
     assert [path.name for path in home.iterdir()] == ["letter.txt"]
     assert Former(tmp_path / "i").records == {}
-    assert not Former(tmp_path / "i").remove([])
+    assert not Former(tmp_path / "i").remove([tmp_path / "Pictures"])
     assert len(Index.load(tmp_path / "i", small_model())) == 6

@@ -6,6 +6,7 @@ import pytest
 from picture_cases import TinyBackbone, encoded, photo
 from PIL import Image
 
+from selhn.base.errors import SelhnWarning
 from selhn.data import load_data, write_native
 from selhn.pictures import Extractor, import_pictures
 from selhn.report.page import SIDE, data_address, imported_from, picture_source
@@ -72,6 +73,19 @@ def test_a_name_does_not_lead_out_of_the_folder(photos, name):
 def test_where_pictures_were(photos, tmp_path):
     assert imported_from("world") is None
     told = photos / "data" / "pictures.json"
-    for content in ('{"folder": "/not/there"}', '{"folder": 3}', "{}"):
+    whole = told.read_text()
+    for content in ('{"folder": 3}', "{}"):
         told.write_text(content)
         assert imported_from(str(photos / "data")) is None
+    for content in (
+        json.dumps({"folder": str(photos / "photos")}),
+        '{"folder": "/not/there"}',
+    ):  # from elsewhere
+        told.write_text(content)
+        with pytest.warns(SelhnWarning, match="--pictures"):
+            assert imported_from(str(photos / "data")) is None
+    told.write_text(whole)
+    assert imported_from(str(photos / "data")) == photos / "photos"
+    (photos / "data").rename(photos / "moved")
+    with pytest.warns(SelhnWarning):
+        assert imported_from(str(photos / "moved")) is None

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.base.sealed import digest_file
 from selhn.base.types import StoredPrecision
 from selhn.base.untrusted import open_array, read_archive
 from selhn.data import Data, Split, write_native
@@ -27,6 +28,7 @@ from selhn.data.splits import SPLITS
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extracted, extract_pictures
 from selhn.pictures.extractor import Extractor, grid_boxes
+from selhn.pictures.named_folders import name_for
 from selhn.pictures.picture_files import (
     Found,
     find_pictures,
@@ -95,7 +97,9 @@ def import_pictures(
     rows = _rows_of_splits(whole.image_names, extracted.features.keys, texts)
     train, dev, test = (replace(whole.some(torch.tensor(own)), name=name) for name, own in rows.items())
     write_native(Data(root.resolve().name, train, dev, test), out, precision=precision)
-    extracted.report.write(root, out)
+    told = extracted.report.write(root, out)
+    if told is not None:
+        name_for(out, digest_file(told), [root])  # so that a report may show these pictures
     return extracted.report
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selhn.base.disk_errors import is_read_only
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import NotFound, SelhnError, warn
 from selhn.base.files import write_whole
-from selhn.base.names import did_you_mean
+from selhn.base.names import did_you_mean, printable
+from selhn.base.sealed import digest_file
 from selhn.base.untrusted import read_json
 from selhn.base.version import __version__
 from selhn.data import Split
@@ -23,6 +24,7 @@ from selhn.data.splits import SPLITS
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
 from selhn.pictures import open_picture
+from selhn.pictures.named_folders import named_for
 from selhn.pictures.picture_report import REPORT_FILE
 from selhn.report.curves import panel_data, panels
 from selhn.report.records import RunRecord, compared, lead, read_runs, results
@@ -160,10 +162,18 @@ def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], 
 
 
 def imported_from(data: str) -> Path | None:
-    """The folder of pictures that a data set was imported from, if it is known and still there."""
+    """The folder of pictures that a data set was imported from, if it was imported on this machine."""
     told = Path(find_data(data)) / REPORT_FILE
     folder = read_json(told).get("folder") if told.is_file() else None
-    return Path(folder) if isinstance(folder, str) and os.path.isdir(folder) else None
+    if not isinstance(folder, str):
+        return None
+    if Path(folder) in named_for(told.parent, digest_file(told)):
+        return Path(folder)
+    warn(
+        f"{told} says that the pictures are in {printable(folder)}, and it was not made here, or was moved: no file "
+        "there is opened; to show them, name that folder with --pictures (pictures=)"
+    )
+    return None
 
 
 def data_address(image: "Image") -> str:

@@ -154,3 +154,12 @@ def test_a_link_beside_the_index_is_not_followed(tmp_path, computed, name):
     assert Former(tmp_path / "i").records == {}
     assert not Former(tmp_path / "i").remove([tmp_path / "Pictures"])
     assert len(Index.load(tmp_path / "i", small_model())) == 6
+
+
+@pytest.mark.parametrize("target", ["folder", "nothing", "manifest.json"])
+def test_nobody_waits_for_an_index_behind_a_link(tmp_path, target):
+    (tmp_path / "i").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "i" / "manifest.json").symlink_to(target if target == "manifest.json" else tmp_path / target)
+    with pytest.raises(Linked):
+        list(bring_up_to_date(tmp_path / "i", [tmp_path]))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from selhn.base.errors import NotFound, Outdated
+from selhn.base.files import refuse_links
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.library import Library
 from selhn.pictures.picture_files import is_there, readable_suffixes
@@ -28,6 +29,7 @@ def bring_up_to_date(
     """
     opened = None if model is None else load_model(model)
     while not Index.exists(path) or (library := _current(path, opened)) is None:
+        refuse_links(path, deep=False)  # an index never appears behind one
         time.sleep(0.05)
     former = Former(path)
     known = (one for one in former.folders if any(map(one.is_relative_to, library.folders)))

@@ -208,6 +208,7 @@ def test_mistakes(tmp_path, monkeypatch):
         small_runs(tmp_path).train([Wanted("x", "nonsense")])
 
 
+@pytest.mark.filterwarnings("ignore:BCE got scores")
 def test_a_run_that_another_starts_from_comes_first(tmp_path):
     first = recipe("camp_stage1_bce_max")
     (second,) = RUNS["CAMP", ""]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any, get_args
 
 import numpy as np
@@ -26,6 +27,8 @@ NOISE = 2  # keeps this random stream independent of order and augmentation
 
 def require_folds(num_images: int, folds: int) -> None:
     """Refuse a number of folds that does not divide the images."""
+    if not isinstance(folds, Integral) or isinstance(folds, bool):
+        raise SelhnError(f"folds is {folds!r}: give a whole number, such as 5")
     if folds < 1 or num_images % folds:
         raise SelhnError(
             f"{num_images} images do not divide into {folds} equal folds: choose a divisor of {num_images}"

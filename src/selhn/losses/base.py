@@ -81,6 +81,10 @@ class AbstractLoss(nn.Module, ABC):
         """
         return None
 
+    def numbers(self) -> dict[str, Tensor]:
+        """Numbers of its own for the log after each step, such as a learnt temperature."""
+        return {}
+
     @property
     def mines(self) -> bool:
         """Whether, in its present phase, only positives and hardest negatives receive gradients."""
@@ -205,10 +209,6 @@ class Learns:
     @abstractmethod
     def learnt(self) -> list[nn.Parameter]:
         """The parameters that the optimiser of the model trains too."""
-
-    def numbers(self) -> dict[str, Tensor]:
-        """Their values for the log after each step."""
-        return {}
 
 
 def learnt_by(loss: object) -> list[nn.Parameter]:

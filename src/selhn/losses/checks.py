@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from selhn.base.errors import SelhnError, warn
+from selhn.base.names import plain
 from selhn.base.types import Products
 
 Scores: TypeAlias = Float[Tensor, "*K B B"]
@@ -20,12 +21,17 @@ NumberT = TypeVar("NumberT", bound=float)
 WordT = TypeVar("WordT", bound=str)
 
 
-def require_number(name: str, value: NumberT, *, above: float | None = None, signed: bool = False) -> NumberT:
-    """Check a setting: a number of at least 0 (any number if `signed`), or above `above`."""
+def require_number(
+    name: str, value: NumberT, *, above: float | None = None, signed: bool = False, infinite: bool = False
+) -> NumberT:
+    """A setting as a number of Python: at least 0 (any number if `signed`), or above `above`."""
+    value = plain(value)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if not is_number or (value < 0 and not signed) or (above is not None and value <= above):
         limit = "" if signed else " >= 0" if above is None else f" > {above}"
         raise SelhnError(f"{name} must be a number{limit}, got {value!r}")
+    if math.isinf(value) and not infinite:
+        raise SelhnError(f"{name} must be finite, got {value!r}")
     return value
 
 

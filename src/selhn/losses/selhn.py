@@ -49,7 +49,7 @@ class TripletSelHN(AbstractLoss):
         1.5,
         "TripletSelHN got scores beyond 1.5: margin and epsilon are made for cosines, and with larger scores all "
         "anchors mine, as in TripletHN. Divide them by the scale or temperature they were multiplied with (CLIP's "
-        "logits: logits / logit_scale), or pass cosines",
+        "logits: logits / logit_scale), or pass cosines; for sums of cosines, raise margin and epsilon",
         always=False,
     )
 
@@ -62,7 +62,7 @@ class TripletSelHN(AbstractLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
-        self.epsilon = require_number("epsilon", epsilon)
+        self.epsilon = require_number("epsilon", epsilon, infinite=True)
         self.average_over = require_choice("average_over", average_over, get_args(AverageOver))
         self.mine_at_epsilon = mine_at_epsilon
 

@@ -94,12 +94,14 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
     """The model of a configuration, with weights drawn from the seed.
 
-    Its vocabulary is built from the training texts unless `tokenizer` is given, as for a resumed run. So is
+    Its vocabulary is built from the texts of train and dev unless `tokenizer` is given, as for a resumed run. So is
     its concept graph, if the model has one and none is named.
     """
     torch.manual_seed(config.train.seed)
     if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
-        raise SelhnError("model.tokenizer cannot be set: the vocabulary is built from the training texts")
+        raise SelhnError(
+            "model.tokenizer cannot be set: the vocabulary is built from the texts of train and dev"
+        )
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
     if config.model in MODELS and "vision" in inspect.signature(MODELS[config.model].build).parameters:
         settings.setdefault("num_regions", data.train.features.num_regions)

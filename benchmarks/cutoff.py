@@ -50,11 +50,7 @@ class Rules:
 
     def __init__(self, model: AbstractMatcher, fit: Fit, data: Data):
         self.model, self.fit = model, fit
-        rows = (
-            torch.randperm(data.train.num_images, generator=torch.Generator().manual_seed(0))[:BACKGROUND]
-            .sort()
-            .values
-        )
+        rows = torch.randperm(data.train.num_images, generator=torch.Generator().manual_seed(0))[:BACKGROUND]
         self.background = pictures_of(model, data.train.some(rows))
 
     def numbers(self, texts: list[str], pictures: Tensor) -> dict[str, Tensor]:

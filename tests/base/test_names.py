@@ -1,11 +1,13 @@
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import did_you_mean, require_kind, require_settings
+from selhn.base.names import did_you_mean, plain, require_kind, require_settings
 
 
 def test_did_you_mean():
@@ -58,3 +60,22 @@ def test_require_kind(kind, good, bad, words):
     for value in bad:
         with pytest.raises(SelhnError, match=f"it takes {words}"):
             require_kind("it", value, kind)
+
+
+def test_numbers_of_numpy_are_numbers():
+    given = [np.float32(0.5), np.int64(3), np.bool_(True), (np.int32(1), 2), [np.float64(0.1)], "word", None]
+    assert [*map(plain, given)] == [0.5, 3, True, (1, 2), [0.1], "word", None]
+    assert json.dumps([*map(plain, given)]) == '[0.5, 3, true, [1, 2], [0.1], "word", null]'
+    array = np.zeros(3)
+    assert plain(array) is array
+
+
+def test_settings_are_checked_and_returned_as_numbers_of_python():
+    def build(width: int, rate: float = 0.1, deep: bool = False): ...
+
+    settings = require_settings(
+        "it", build, {"width": np.int64(3), "rate": np.float32(0.5), "deep": np.bool_(1)}
+    )
+    assert [(type(value), value) for value in settings.values()] == [(int, 3), (float, 0.5), (bool, True)]
+    with pytest.raises(SelhnError):
+        require_settings("it", build, {"width": np.float32(0.5)})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -138,11 +139,14 @@ def test_an_ensemble_of_scores_on_disk_and_the_attention_of_a_pair(run, tmp_path
     words = [*TINY, "model.word_dim=8", "--out", tmp_path / "scan"]
     say("train", "scan_t2i_avg_selhn_world", *words)
     rows = say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines()
-    assert len(rows) == 3
-    assert rows[-1].startswith("ensemble ")
+    assert len(rows) == 6
+    assert rows[-2].startswith("ensemble ")
+    assert all(re.search(r"^ +95 %: i2t .* rsum \d+\.\d-\d+\.\d$", row) for row in rows[1::2])
+    rows = rows[::2]
     assert len({row.index("i2t") for row in rows}) == 1
     assert len(list((tmp_path / "scores").rglob("scores.npy"))) == 2
-    assert say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines() == rows
+    again = say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines()
+    assert again[::2] == rows
     pytest.importorskip("matplotlib")
     picture = tmp_path / "attention.png"
     shown = say(
@@ -377,7 +381,7 @@ def test_what_a_stopped_command_has_to_say_is_heard(words, monkeypatch, capsys):
         raise KeyboardInterrupt("stopped: what was done is kept")
 
     monkeypatch.setattr("selhn.cli.search.fill_index", stopped)
-    monkeypatch.setattr("selhn.training.measure_runs", stopped)
+    monkeypatch.setattr("selhn.training.score_runs", stopped)
     monkeypatch.setattr(sys, "argv", ["selhn", *words])
     with pytest.raises(SystemExit) as stop:
         main()

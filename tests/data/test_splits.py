@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -78,3 +79,51 @@ def test_what_is_of_another_kind_is_refused(changed, sentence):
 def test_features_that_are_no_array(store, got):
     with pytest.raises(SelhnError, match=rf"tensor or a NumPy array, .* got {got}"):
         DenseFeatures(store)
+
+
+def a_split(images=5):
+    """Two texts an image, mixed; everything says which image or text it is of."""
+    owners = torch.tensor([*range(images), *reversed(range(images))])
+    side = {"concepts": torch.arange(2 * images)[:, None].float()}
+    return Split(
+        "train",
+        DenseFeatures(torch.arange(images).float()[:, None, None].expand(images, 2, 3).clone()),
+        [f"text {text} of image {owner}" for text, owner in enumerate(owners.tolist())],
+        owners,
+        [f"image {image}" for image in range(images)],
+        torch.arange(images).float()[:, None, None].expand(images, 2, 4).clone(),
+        given_side=side,
+    )
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list, tuple])
+@pytest.mark.parametrize("rows", [[1, 0, 2], [4, 2], [3], [0, 1, 2, 3, 4], [4, 0, 3, 1]])
+def test_a_part_in_any_order_keeps_each_text_with_its_image(rows, kind):
+    part = a_split().some(kind(rows))
+    assert part.image_names == [f"image {row}" for row in rows]
+    assert part.features.gather(torch.arange(len(rows)))[0][:, 0, 0].tolist() == rows
+    assert part.boxes[:, 0, 0].tolist() == rows
+    assert len(part.captions) == 2 * len(rows)
+    for text, (caption, image) in enumerate(zip(part.captions, part.image_of_text.tolist(), strict=True)):
+        assert caption.endswith(f"of {part.image_names[image]}")
+        assert caption.startswith(f"text {int(part.side['concepts'][text])} ")
+
+
+def test_a_part_of_a_part_keeps_each_text_with_its_image():
+    part = a_split().some([4, 1, 3]).some([2, 0])
+    assert part.image_names == ["image 3", "image 4"]
+    assert all(
+        caption.endswith(f"of {part.image_names[image]}")
+        for caption, image in zip(part.captions, part.image_of_text.tolist(), strict=True)
+    )
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    "rows",
+    [[1, 1], [0, 5], [-1], [0.0, 1.0], [True, False, True, False, False], [[0, 1]], ["image 1"], 3, None],
+)
+def test_rows_that_are_no_different_images_are_refused(rows):
+    with pytest.raises(SelhnError, match="some"):
+        a_split().some(rows)

@@ -6,6 +6,7 @@ from selhn.diagnose import gradient_norms, probe_scores
 from selhn.losses import TripletSelHN
 
 
+@pytest.mark.filterwarnings("ignore:TripletSelHN got scores")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_separated_is_what_selhn_mines(kind, with_ids):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.eval import Metrics, ensemble, folds, recall
 
 RECORDED = sorted(path.stem for path in Path(__file__).parents[1].glob("golden/eval_fold5_*.npz"))
@@ -105,3 +106,16 @@ SCORES = torch.rand(6, 6)
 def test_errors_say_what_to_do(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_parts_of_a_fold_and_of_a_rank_are_refused():
+    scores, owners = torch.rand(4, 8), torch.arange(8) // 2
+    for wrong in (2.0, 0, 3, True):
+        with pytest.raises(SelhnError, match="folds"):
+            folds(scores, owners, wrong)
+    assert len(folds(scores, owners, np.int64(2))) == 2
+    for ks in ((1.5,), (1.0,), ("1",), (True,)):
+        with pytest.raises(SelhnError, match="ks"):
+            recall(scores, owners, ks=ks)
+    assert [*recall(scores, owners, ks=np.array([1, 5])).i2t.recalls] == [1, 5]

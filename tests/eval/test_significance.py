@@ -1,8 +1,11 @@
+import re
+
 import numpy as np
 import pytest
 import torch
 
-from selhn.eval import paired_bootstrap, recall
+from selhn.base.errors import SelhnError
+from selhn.eval import Metrics, folds, paired_bootstrap, recall, recall_intervals
 from selhn.eval.significance import gains, rsum_difference
 
 IMAGE_OF_TEXT = np.random.default_rng(1).permutation(np.arange(300) // 5)
@@ -86,3 +89,53 @@ def test_errors_say_what_to_do(arguments, sentence):
     defaults = {"scores_a": scores, "scores_b": scores, "image_of_text": IMAGE_OF_TEXT}
     with pytest.raises(ValueError, match=sentence):
         paired_bootstrap(**(defaults | arguments))
+
+
+def test_intervals_hold_the_recalls_and_narrow_with_more_images():
+    scores, measured = noisy_scores(1.5, 0), recall(noisy_scores(1.5, 0), IMAGE_OF_TEXT)
+    intervals = recall_intervals(scores, IMAGE_OF_TEXT)
+    for direction, own in ((measured.i2t, intervals.i2t), (measured.t2i, intervals.t2i)):
+        assert own.keys() == direction.recalls.keys()
+        for k, (low, high) in own.items():
+            assert 0 <= low < direction[k] < high <= 100
+    assert intervals.rsum[0] < measured.rsum < intervals.rsum[1]
+    four_times = np.kron(np.eye(4), scores + 100)  # each block ranks as before
+    owners = np.concatenate([IMAGE_OF_TEXT + 60 * part for part in range(4)])
+    assert recall(four_times, owners).rsum == pytest.approx(measured.rsum)
+    low, high = recall_intervals(four_times, owners).rsum
+    assert (high - low) / (intervals.rsum[1] - intervals.rsum[0]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_interval_of_text_to_image_recall_is_that_of_a_binomial():
+    """With one text per image, queries are independent: the deviation of a recall p of n is sqrt(p (1 - p) / n)."""
+    scores = np.random.default_rng(0).normal(size=(400, 400)) + 3 * np.eye(400)
+    (low, high), p = (
+        recall_intervals(scores, np.arange(400), ks=(1,)).t2i[1],
+        recall(scores, np.arange(400)).t2i[1],
+    )
+    assert (high - low) / 2 == pytest.approx(1.96 * 100 * (p / 100 * (1 - p / 100) / 400) ** 0.5, rel=0.1)
+
+
+def test_intervals_over_folds_are_those_of_the_mean_over_folds():
+    owners = np.arange(300) // 5
+    scores = np.random.default_rng(5).normal(size=(60, 300))
+    scores[owners, np.arange(300)] += 1.5
+    low, high = recall_intervals(scores, owners, folds=5).rsum
+    assert low < Metrics.mean(folds(scores, owners, 5)).rsum < high
+    with pytest.raises(SelhnError, match="do not divide"):
+        recall_intervals(scores, owners, folds=7)
+
+
+def test_intervals_print_as_a_row_under_the_recalls():
+    intervals = recall_intervals(noisy_scores(1.5, 0), IMAGE_OF_TEXT, ks=(1, 5))
+    number = r"\d+\.\d-\d+\.\d"
+    assert re.fullmatch(
+        rf"95 %: i2t {number} {number} \| t2i {number} {number} \| rsum {number}", str(intervals)
+    )
+    assert intervals == recall_intervals(noisy_scores(1.5, 0), IMAGE_OF_TEXT, ks=(1, 5)), "the seed decides"
+
+
+def test_images_without_texts_are_no_queries_of_an_interval():
+    image_of_text = IMAGE_OF_TEXT % 40
+    low, high = recall_intervals(noisy_scores(1.0, 0), image_of_text).rsum
+    assert low < recall(noisy_scores(1.0, 0), image_of_text).rsum < high

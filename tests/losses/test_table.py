@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,15 +15,19 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.cli import app
 from selhn.losses import (
     LOSSES,
+    TAL,
+    UTO,
     AbstractLoss,
     InfoNCE,
     MultiPositiveInfoNCE,
     OfflineScores,
     SigLIP,
     TakesGiven,
+    TripletHN,
     TripletSelHN,
     create_loss,
     list_losses,
+    loss_settings,
     register_loss,
 )
 
@@ -362,3 +367,28 @@ def test_what_is_no_name_and_no_class():
         with pytest.raises(SelhnError, match="takes a name and a class that makes the loss"):
             register_loss(name, loss)
     assert "mine" not in LOSSES
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("name", LOSSES)
+def test_numbers_of_numpy_are_settings(name):
+    settings = {
+        key: default
+        for key, default in loss_settings(create_loss(name)).items()
+        if isinstance(default, int | float) and not isinstance(default, bool)
+    }
+    assert settings or name.startswith("bce")
+    for own in (np.float64, np.float32):
+        given = {key: np.int64(v) if isinstance(v, int) else own(v) for key, v in settings.items()}
+        for made in (create_loss(name, **given), LOSSES[name].loss(**given)):
+            for key, default in settings.items():
+                assert getattr(made, key) == pytest.approx(default)
+                assert type(getattr(made, key)) in (int, float)
+
+
+@pytest.mark.parametrize(
+    "make", [InfoNCE, SigLIP, lambda t: TAL(temperature=t), lambda t: UTO(temperature=t), TripletHN]
+)
+def test_infinite_scales_are_refused(make):
+    with pytest.raises(SelhnError, match="finite"):
+        make(math.inf)

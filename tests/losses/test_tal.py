@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loss_cases import make_scores
 
-from selhn.losses import TAL, TripletHN
+from selhn.losses import TAL, TripletHN, create_loss
 
 
 @given(
@@ -18,6 +18,15 @@ def test_bounds_hardest_negative_mining_from_above(kind, batch, seed):
     above = TAL(margin=0.2, temperature=0.05, reduction="none")(scores) - TripletHN(reduction="none")(scores)
     assert above.min() >= -1e-15
     assert above.max() <= 0.05 * math.log(batch - 1) + 1e-15
+
+
+def test_its_margin_is_that_of_the_other_losses_and_the_authors_in_official():
+    assert TAL().margin == create_loss("tal").margin == TripletHN().margin
+    assert (TAL.official().margin, TAL.official().temperature, TAL.official(margin=0.3).margin) == (
+        0.1,
+        0.02,
+        0.3,
+    )
 
 
 def test_without_temperature_it_is_hardest_negative_mining():

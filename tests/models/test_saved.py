@@ -113,6 +113,12 @@ def test_a_missing_file(saved, file):
         load_model(saved)
 
 
+def test_weights_of_another_program_are_sent_to_their_reader(tmp_path):
+    torch.save({"model": []}, tmp_path / "model_best.pth.tar")
+    with pytest.raises(NotFound, match=r"load_official\(NAME, "):
+        load_model(tmp_path / "model_best.pth.tar")
+
+
 def test_no_folder(tmp_path):
     with pytest.raises(NotFound, match="nowhere does not exist"):
         load_model(tmp_path / "nowhere")

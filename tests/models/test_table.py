@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from model_cases import CASES, FIXED_REGIONS, WORDS, make_batch, make_model, of_images, of_rows, score_batch
@@ -251,6 +252,7 @@ def test_double_precision(name):
     close(scores.float()[compared], score_batch(make_model(name), batch)[compared])
 
 
+@pytest.mark.filterwarnings("ignore:TripletSelHN got scores beyond")  # IMRAM adds up six cosines
 @every_model
 def test_a_few_steps_lower_the_loss(name):
     model, batch, loss_fn = make_model(name).train(), make_batch(8), TripletSelHN()
@@ -328,3 +330,19 @@ def test_a_model_of_another_package(tmp_path, monkeypatch):
     del MODELS["mine"]
     with pytest.raises(NotFound, match="import the package that calls register_model"):
         load_model(tmp_path / "model")
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_name_or_no_builder_is_refused():
+    for wrong in (lambda: register_model("x", 3), lambda: register_model(3, create_model)):
+        with pytest.raises(SelhnError, match="register_model takes"):
+            wrong()
+    assert "x" not in MODELS
+    with pytest.raises(SelhnError, match="create_model takes"):
+        create_model(["rvse"])
+
+
+def test_a_width_of_numpy_is_saved_as_a_number(tmp_path):
+    model = create_model("vse_fc", tokenizer=WORDS, feature_dim=np.int64(4), dim=np.int64(8), word_dim=8)
+    model.save(tmp_path / "saved")
+    assert load_model(tmp_path / "saved").settings["dim"] == 8

@@ -67,6 +67,9 @@ def test_every_run_is_a_row_of_data(made):
         rows = list(csv.DictReader(file))
     assert len(rows) == 9
     assert {row["run"] for row in rows} == {path.name for path in (made[0] / "runs").iterdir()}
+    assert {(row["model"], row["loss"]) for row in rows} == {
+        (model, loss) for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")
+    }
     for row in rows:
         recalls = [float(row[f"{way}_r{k}"]) for way in ("i2t", "t2i") for k in (1, 5, 10)]
         assert float(row["rsum"]) == pytest.approx(sum(recalls), abs=0.05)

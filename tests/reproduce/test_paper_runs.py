@@ -44,6 +44,22 @@ def test_what_is_there_is_not_trained_again(trained, monkeypatch, capsys):
     assert [trained.folder(recipe("scan_t2i_avg_hn"), seed).stat().st_mtime_ns for seed in (0, 1)] == before
 
 
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        ("loss=tal", "a row is named"),
+        ("model=vsepp", "a row is named"),
+        ("start=runs/other", "a row is named"),
+        ("data=f8k", "--data"),
+        ("seed=3", "--seeds"),
+        ("train.seed=3", "--seeds"),
+    ],
+)
+def test_what_a_row_is_named_after_cannot_be_changed_for_all(tmp_path, setting, instead):
+    with pytest.raises(SelhnError, match=instead):
+        small_runs(tmp_path, setting)
+
+
 def test_another_run_in_its_place_is_refused(trained):
     with pytest.raises(
         ValueError, match=r"holds another run: lr is 0.001 there and 0.5 here; choose another folder"
@@ -192,6 +208,7 @@ def test_mistakes(tmp_path, monkeypatch):
         small_runs(tmp_path).train([Wanted("x", "nonsense")])
 
 
+@pytest.mark.filterwarnings("ignore:BCE got scores")
 def test_a_run_that_another_starts_from_comes_first(tmp_path):
     first = recipe("camp_stage1_bce_max")
     (second,) = RUNS["CAMP", ""]

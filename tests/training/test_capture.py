@@ -1,12 +1,13 @@
 import pytest
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import Pairs, Step, load_data
 from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import create_model
 from selhn.runs import read_log
 from selhn.text import Vocabulary
-from selhn.training import loop
+from selhn.training import capture, loop
 from selhn.training.average import WeightAverage
 from selhn.training.capture import Stepper, recording_stream
 from selhn.training.config import TrainConfig
@@ -210,3 +211,20 @@ def test_a_step_that_cannot_be_recorded_is_named():
         with pytest.raises(ValueError, match="could not be recorded .* capture=never"):
             stepper(step)
     assert torch.randn(3, device="cuda").isfinite().all(), "the next run, with capture=never, draws too"
+
+
+def test_a_recording_without_memory_is_not_blamed_on_the_loss(monkeypatch):
+    def recording(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(capture, "_Recording", recording)
+    monkeypatch.setattr(capture, "_end_recording", lambda generator: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "default_generators", [None])
+    stepper = Stepper(lambda pairs, tokens: {"loss": torch.tensor(1.0)}, torch.Generator(), record=True)
+    step = Step(Pairs(torch.arange(3), torch.arange(3)), 7, 0)
+    stepper(step)
+    with pytest.raises(SelhnError, match="memory") as refused:
+        stepper(step)
+    assert "reads its values" not in str(refused.value)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -164,3 +165,17 @@ def test_objects_of_ones_own_are_described_as_such(tiny_model, tiny_data, tiny_c
         "model (VSE)", "loss (cross_entropy)", "data (world)"
     ]  # fmt: skip
     assert describe_objects(tiny_model(), Scaled(), tiny_data, tiny_config).own == ["loss (Scaled)"]
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_numbers_of_numpy_are_settings():
+    config = TrainConfig(lr=np.float32(0.5), epochs=np.int64(3), decay_at=(np.int32(1),))
+    assert (
+        with_values(TrainConfig(), {"lr": np.float32(0.5), "epochs": np.int64(3), "decay_at": [np.int32(1)]})
+        == config
+    )
+    run = RunConfig(
+        model_settings={"dim": np.int64(8)}, loss_settings={"margin": np.float32(0.5)}, train=config
+    )
+    assert RunConfig.from_dict(run.to_dict()) == run
+    assert (run.to_dict()["model_settings"], run.to_dict()["loss_settings"]) == ({"dim": 8}, {"margin": 0.5})

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selhn.losses import AOQ, InfoNCE, Learns, SigLIP
+from selhn.losses import AOQ, InfoNCE, Learns, SigLIP, TripletHN
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, train
 from selhn.training.run import make_loss
@@ -98,3 +98,25 @@ def test_what_a_loss_with_a_protocol_learns_is_resumed_too(tiny_data, tiny_model
     )
     assert values(second) == values(whole) != values(first)
     assert resumed.test == run.test
+
+
+def test_siglips_bias_is_in_the_log(tiny_data, tiny_model, config, tmp_path):
+    train(tiny_model(), tiny_data, SigLIP(learn=True), out=tmp_path / "run", config=config, quiet=True)
+    logged = [row["bias"] for row in read_log(tmp_path / "run/log.jsonl") if "bias" in row]
+    assert logged[0] == pytest.approx(-10.0)
+    assert len(set(logged)) > 1
+    assert "bias" not in InfoNCE(learn=True).numbers()
+
+
+class Counting(TripletHN):
+    """A loss that tells the log something and learns nothing."""
+
+    def numbers(self):
+        return {"half": torch.tensor(0.5), "quarter": 0.25}
+
+
+def test_the_numbers_of_a_loss_that_learns_nothing_are_in_the_log(tiny_data, tiny_model, config, tmp_path):
+    train(tiny_model(), tiny_data, Counting(), out=tmp_path / "run", config=config, quiet=True)
+    rows = [row for row in read_log(tmp_path / "run/log.jsonl") if "loss" in row]
+    assert rows
+    assert all((row["half"], row["quarter"]) == (0.5, 0.25) for row in rows)

@@ -317,3 +317,22 @@ def test_a_folder_that_holds_a_run_is_refused_before_any_work(
         )
     with pytest.raises(SelhnError, match="already holds a run"):
         train(tiny_model("vse_fc"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)
+
+
+def test_parts_in_another_order_train_and_measure_alike(tmp_path, tiny_model, tiny_data, tiny_config):
+    def backwards(split):
+        return split.some(torch.arange(split.num_images).flip(0))
+
+    mixed = replace(tiny_data, train=backwards(tiny_data.train), dev=backwards(tiny_data.dev))
+    runs = [
+        train(tiny_model("vse_fc"), data, Triplet(), out=tmp_path / name, config=tiny_config, quiet=True)
+        for name, data in (("straight", tiny_data), ("mixed", mixed))
+    ]
+    model = load_model(tmp_path / "mixed")
+    assert evaluate(model, mixed.dev) == evaluate(model, tiny_data.dev)
+    losses = [
+        [row["loss"] for row in read_log(tmp_path / name / "log.jsonl") if "loss" in row]
+        for name in ("straight", "mixed")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert runs[0].test.rsum == pytest.approx(runs[1].test.rsum, abs=1)

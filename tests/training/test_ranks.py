@@ -68,6 +68,7 @@ def together(request, tmp_path_factory):
     return torch.load(folder / "found.pt", weights_only=True), folder, steps
 
 
+@pytest.mark.filterwarnings("ignore:BCE got scores")
 def test_losses(together):
     (found, _, steps), made = together, ranks_program.losses()
     assert len(made) > 0.6 * len(ranks_program.CASES)

@@ -186,6 +186,7 @@ def test_a_run_of_the_version_before_is_continued(tmp_path, name):
     assert metrics == evaluate(load_model(run), data.test)
 
 
+@pytest.mark.filterwarnings("ignore:BCE got scores")
 def test_a_run_starts_from_another(tmp_path, capsys):
     """What both models have is copied, by name and shape; the vocabulary comes along."""
     settings = [*TINY, "model.word_dim=8", "lr=1e-9", "weight_decay=0"]

@@ -63,6 +63,14 @@ KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
 """For each type of setting: which values fit, and what to call them in a message."""
 
 
+def plain(value: Any) -> Any:
+    """A number or truth value of NumPy as that of Python, also in a list; everything else unchanged."""
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    scalar = type(value).__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__len__")
+    return value.item() if scalar else value
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """ "did you mean ...?" with the closest known name, or else `otherwise`: by default, all known names."""
     known = list(known)
@@ -74,11 +82,13 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
 
 def require_settings(
     owner: str, function: Callable[..., Any], settings: Mapping[str, Any], only_optional: bool = False
-) -> None:
-    """Refuse settings that a class or function does not have, and values that its annotations do not allow.
+) -> dict[str, Any]:
+    """The settings, with numbers of NumPy made `plain`.
 
-    With `only_optional`, parameters without a default are not settings: the caller passes them itself.
+    Settings that a class or function does not have, and values that its annotations do not allow, are refused. With
+    `only_optional`, parameters without a default are not settings: the caller passes them itself.
     """
+    settings = {name: plain(value) for name, value in settings.items()}
     known = {name: p for name, p in inspect.signature(function).parameters.items() if name != "self"}
     if only_optional:
         known = {name: p for name, p in known.items() if p.default is not inspect.Parameter.empty}
@@ -90,6 +100,7 @@ def require_settings(
         if kind is inspect.Parameter.empty:  # then the default tells the type, and None does not
             kind = Any if parameter.default is None else type(parameter.default)
         require_kind(f"{name} of {owner}", value, kind)
+    return settings
 
 
 def require_type(name: str, value: object, kind: type, advice: str) -> None:

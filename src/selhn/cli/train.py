@@ -100,14 +100,20 @@ def evaluate(
     ] = None,
     device: Annotated[str, Option(help="Device: auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Measure a run, or several and their ensemble. Uses the best model of each run."""
-    from selhn.training import measure_runs, run_names
+    """Measure a run, or several and their ensemble. Uses the best model of each run.
 
-    width = max(len("ensemble"), *map(len, run_names(runs)))
+    Below the recalls are their 95 % intervals (a bootstrap of the test images).
+    """
+    from selhn.eval import folds_of, measure_split, recall_intervals
+    from selhn.training import run_names, score_runs
+
+    width = 0 if len(runs) == 1 else max(len("ensemble"), *map(len, run_names(runs))) + 2
     with stoppable():
-        measured = measure_runs(runs, data, split, folds=folds, scores=scores, device=device, quiet=False)
-        for name, metrics in measured:
-            typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
+        scored = score_runs(runs, data, split, folds=folds, scores=scores, device=device, quiet=False)
+        for name, items, numbers in scored:
+            typer.echo(f"{name if width else '':{width}}{measure_split(numbers, items, folds=folds)}")
+            intervals = recall_intervals(numbers, items.image_of_text, folds=folds_of(items, folds))
+            typer.echo(f"{'':{width}}{intervals}")
 
 
 def reproduce(

@@ -4,8 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -25,6 +27,8 @@ NOISE = 2  # keeps this random stream independent of order and augmentation
 
 def require_folds(num_images: int, folds: int) -> None:
     """Refuse a number of folds that does not divide the images."""
+    if not isinstance(folds, Integral) or isinstance(folds, bool):
+        raise SelhnError(f"folds is {folds!r}: give a whole number, such as 5")
     if folds < 1 or num_images % folds:
         raise SelhnError(
             f"{num_images} images do not divide into {folds} equal folds: choose a divisor of {num_images}"
@@ -95,18 +99,51 @@ class Split:
     def first(self, most: int) -> "Split":
         return self.some(torch.arange(min(most, self.num_images)))
 
-    def some(self, rows: Int[Tensor, " R"]) -> "Split":
-        """Some images, by ascending index, and their texts."""
-        texts = torch.isin(self.image_of_text, rows).nonzero()[:, 0]
+    def some(self, rows: Int[Tensor, " R"] | Int[np.ndarray, " R"] | Sequence[int]) -> "Split":
+        """Some images, in the order of `rows`, and their texts, in the order of this split."""
+        rows = self._checked_rows(rows)
+        place = torch.full((self.num_images,), -1, dtype=torch.long, device=rows.device)
+        place[rows] = torch.arange(len(rows), device=rows.device)  # of each image among the chosen, or -1
+        places = place[self.image_of_text]
+        texts = (places >= 0).nonzero()[:, 0]
         return Split(
             self.name,
             SomeImages(self.features, rows),
             [self.captions[text] for text in texts.tolist()],
-            torch.searchsorted(rows, self.image_of_text[texts]),
+            places[texts],
             [self.image_names[row] for row in rows.tolist()],
             None if self.boxes is None else self.boxes[rows],
             given_side=self.side.some(rows, texts),
         )
+
+    def _checked_rows(self, rows: Any) -> Int[Tensor, " R"]:
+        """The numbers of different images, where the texts' images are stored."""
+        try:
+            chosen = rows if isinstance(rows, Tensor) else torch.tensor(rows)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise SelhnError(
+                f"{self.name}.some: rows are not image numbers ({error}): give [0, 3, 1]"
+            ) from None
+        if chosen.numel() == 0:
+            chosen = chosen.flatten().long()
+        if chosen.ndim != 1 or chosen.is_floating_point() or chosen.dtype == torch.bool:
+            raise SelhnError(
+                f"{self.name}.some: rows have shape {tuple(chosen.shape)} and type {chosen.dtype}: "
+                "give one list of image numbers, such as torch.randperm(n)[:k] or mask.nonzero()[:, 0]"
+            )
+        chosen = chosen.to(self.image_of_text.device, torch.long)
+        outside = chosen[(chosen < 0) | (chosen >= self.num_images)]
+        if len(outside):
+            raise SelhnError(
+                f"{self.name}.some: there is no image {int(outside[0])}: the images are 0 to {self.num_images - 1}"
+            )
+        numbers, times = chosen.unique(return_counts=True)
+        if len(numbers) < len(chosen):
+            raise SelhnError(
+                f"{self.name}.some: image {int(numbers[times.argmax()])} is given {int(times.max())} times: "
+                "every image occurs once in a split, so draw without replacement"
+            )
+        return chosen
 
 
 @dataclass(frozen=True)

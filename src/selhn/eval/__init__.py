@@ -11,10 +11,19 @@ from selhn.eval.encoded import (
 )
 from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
-from selhn.eval.significance import Comparison, paired_bootstrap
+from selhn.eval.significance import Comparison, Intervals, paired_bootstrap, recall_intervals
 from selhn.eval.word_attention import image_row, pair_attention, region_attention
 
-__all__ = ["Comparison", "DirectionMetrics", "Metrics", "Ranks", "encode_split", "ensemble", "evaluate"]
+__all__ = [
+    "Comparison",
+    "DirectionMetrics",
+    "Intervals",
+    "Metrics",
+    "Ranks",
+    "encode_split",
+    "ensemble",
+    "evaluate",
+]
 __all__ += ["folds", "folds_of", "image_row", "in_folds", "measure_split", "pair_attention"]
-__all__ += ["paired_bootstrap", "ranks", "recall", "recall_from_embeddings", "region_attention"]
-__all__ += ["require_width", "score_split"]
+__all__ += ["paired_bootstrap", "ranks", "recall", "recall_from_embeddings", "recall_intervals"]
+__all__ += ["region_attention", "require_width", "score_split"]

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -232,5 +233,6 @@ def _summarise(
 
 def check_ks(ks: Sequence[int]) -> None:
     """Refuse cut-offs that make no sense."""
-    if len(ks) == 0 or min(ks) < 1 or len(set(ks)) < len(ks):
+    whole = all(isinstance(k, Integral) and not isinstance(k, bool) for k in ks)
+    if not whole or len(ks) == 0 or min(ks) < 1 or len(set(ks)) < len(ks):
         raise SelhnError(f"ks is {tuple(ks)}: give different whole numbers of at least 1, such as (1, 5, 10)")

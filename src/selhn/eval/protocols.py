@@ -1,10 +1,10 @@
 """Evaluation protocols of the image-text matching literature, on top of one score matrix."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
@@ -26,12 +26,19 @@ def folds(
 
     COCO 1K is `Metrics.mean(folds(scores_of_the_5000_images, image_of_text))`.
     """
+    parts = in_blocks(scores, image_of_text, folds)
+    return [recall(part, owner, ks=ks, ties=ties, extended=extended) for part, owner in parts]
+
+
+def in_blocks(
+    scores: Array, image_of_text: Indices, folds: int
+) -> Iterator[tuple[Float[Tensor, "F S"], Int[Tensor, " S"]]]:
+    """The scores of each fold, and the image of each of its texts, counted within the fold."""
     matrix = checked_scores(scores)
     num_images, num_texts = matrix.shape
     owner = checked_image_of_text(image_of_text, num_images, num_texts).to(matrix.device)
     require_folds(num_images, folds)
     size = num_images // folds
-    measured = []
     for first in range(0, num_images, size):
         texts = (owner // size == first // size).nonzero().squeeze(1)
         if len(texts) == 0:
@@ -39,9 +46,7 @@ def folds(
                 f"images {first} to {first + size - 1} make a fold without any text: "
                 "use fewer folds, or leave these images out"
             )
-        fold_scores = matrix[first : first + size].index_select(1, texts)
-        measured.append(recall(fold_scores, owner[texts] - first, ks=ks, ties=ties, extended=extended))
-    return measured
+        yield matrix[first : first + size].index_select(1, texts), owner[texts] - first
 
 
 def ensemble(*score_matrices: Array, weights: Sequence[float] | None = None) -> Float[Tensor, "I T"]:

@@ -150,5 +150,4 @@ def create_loss(name: str, **settings: Any) -> AbstractLoss:
         raise SelhnError(f'create_loss takes the name of a loss, such as "selhn", got {name!r}')
     if name not in LOSSES:
         raise NotFound(f"unknown loss {name!r}: {did_you_mean(name, LOSSES)}")
-    require_settings(name, LOSSES[name].loss, settings)
-    return LOSSES[name].loss(**settings)
+    return LOSSES[name].loss(**require_settings(name, LOSSES[name].loss, settings))

@@ -76,7 +76,7 @@ class AOQ(TakesGiven, AbstractLoss):
     ):
         super().__init__(margin, reduction)
         self.offline_margin = require_number("offline_margin", offline_margin)
-        self.alpha = require_number("alpha", alpha, above=0)
+        self.alpha = require_number("alpha", alpha, above=0, infinite=True)
         self.beta = require_number("beta", beta)
         self.weight_gradient = weight_gradient
         self.negative_weight = negative_weight

@@ -15,6 +15,8 @@ from selhn.base.types import Products, Reduction
 from selhn.kernels import MAXIMA, AnchorStatistics, PerAnchor, Terms, dense_statistics, tiled_statistics
 from selhn.losses.checks import (
     ImageIds,
+    Looks,
+    ScoreRange,
     Scores,
     check_embeddings,
     check_image_ids,
@@ -41,10 +43,14 @@ class AbstractLoss(nn.Module, ABC):
             text anchors. An anchor without negatives counts as 0.
     """
 
+    made_for: ScoreRange | None = None
+    """The scores that the loss is made for; it warns once of others. None: all scores."""
+
     def __init__(self, margin: float = 0.2, reduction: Reduction = "mean"):
         super().__init__()
         self.margin = require_number("margin", margin)
         self.reduction = require_choice("reduction", reduction, get_args(Reduction))
+        self._looks = Looks()
 
     @classmethod
     def paper(cls: type[LossT], **settings: Any) -> LossT:
@@ -74,6 +80,10 @@ class AbstractLoss(nn.Module, ABC):
         None if it depends on the scores themselves, not only on their being equal.
         """
         return None
+
+    def numbers(self) -> dict[str, Tensor]:
+        """Numbers of its own for the log after each step, such as a learnt temperature."""
+        return {}
 
     @property
     def mines(self) -> bool:
@@ -111,10 +121,12 @@ class AbstractLoss(nn.Module, ABC):
         """
         if isinstance(scores, Products):
             check_embeddings(scores.images, scores.texts)
+            self._looks(scores, self.made_for)
             given = self._checked(given, len(scores))
             ids = check_image_ids(image_ids, len(scores), scores.images.device)
             return replace(tiled_statistics(scores, ids, self.needs, self.terms(given), also), given=given)
         check_scores(scores)
+        self._looks(scores, self.made_for)
         given = self._checked(given, scores.shape[-1])
         ids = check_image_ids(image_ids, scores.shape[-1], scores.device)
         # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
@@ -197,10 +209,6 @@ class Learns:
     @abstractmethod
     def learnt(self) -> list[nn.Parameter]:
         """The parameters that the optimiser of the model trains too."""
-
-    def numbers(self) -> dict[str, Tensor]:
-        """Their values for the log after each step."""
-        return {}
 
 
 def learnt_by(loss: object) -> list[nn.Parameter]:

@@ -10,6 +10,7 @@ from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.kernels.statistics import NEAREST
 from selhn.losses.base import AbstractLoss
+from selhn.losses.checks import ScoreRange
 
 
 class BCE(AbstractLoss):
@@ -36,6 +37,12 @@ class BCE(AbstractLoss):
     """
 
     needs: tuple[str, ...] = ("log_miss_sum",)
+    made_for = ScoreRange(
+        0.0,
+        1.0,
+        "BCE got scores outside [0, 1]: it takes probabilities, and outside there is no gradient. Pass "
+        "torch.sigmoid(logits); for cosines use SigLIP, which learns their scale",
+    )
 
     def __init__(self, reduction: Reduction = "mean"):
         super().__init__(margin=0.0, reduction=reduction)

@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import Parameter
 
 from selhn.base.errors import SelhnError, warn
+from selhn.base.names import plain
+from selhn.base.types import Products
 
 Scores: TypeAlias = Float[Tensor, "*K B B"]
 """`scores[image, text]` of B pairs, positives on the diagonal; leading axes are further matrices of them."""
@@ -18,12 +21,17 @@ NumberT = TypeVar("NumberT", bound=float)
 WordT = TypeVar("WordT", bound=str)
 
 
-def require_number(name: str, value: NumberT, *, above: float | None = None, signed: bool = False) -> NumberT:
-    """Check a setting: a number of at least 0 (any number if `signed`), or above `above`."""
+def require_number(
+    name: str, value: NumberT, *, above: float | None = None, signed: bool = False, infinite: bool = False
+) -> NumberT:
+    """A setting as a number of Python: at least 0 (any number if `signed`), or above `above`."""
+    value = plain(value)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if not is_number or (value < 0 and not signed) or (above is not None and value <= above):
         limit = "" if signed else " >= 0" if above is None else f" > {above}"
         raise SelhnError(f"{name} must be a number{limit}, got {value!r}")
+    if math.isinf(value) and not infinite:
+        raise SelhnError(f"{name} must be finite, got {value!r}")
     return value
 
 
@@ -60,6 +68,77 @@ def can_look(value: Tensor) -> bool:
     return value.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+class ScoreRange(NamedTuple):
+    """The scores that a loss is made for, and what to do about others."""
+
+    low: float
+    high: float
+    advice: str
+    always: bool = True
+    """Whether the formula needs the range; otherwise only the first batches are expected to be inside."""
+
+
+EARLY = 8
+"""Calls in which a loss looks at its scores; afterwards it looks at calls 16, 32, 64 ..."""
+SAMPLE = 128
+"""Pairs whose scores are computed to look at them, where a loss has embeddings only."""
+FEWEST_ROWS = 8
+"""Fewer rows of scores may have length 1 by accident."""
+
+
+class Looks:
+    """When a loss may read its scores back, to warn once: rarely, because a device has to wait for that."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._spoken = False
+
+    def __call__(self, scores: Tensor | Products, made_for: ScoreRange | None) -> None:
+        """Warn of scores, or of embeddings, that are almost certainly a mistake."""
+        value = scores.images if isinstance(scores, Products) else scores
+        if torch.compiler.is_compiling() or self._spoken or not _readable(value):
+            return
+        self._calls += 1
+        early = self._calls <= EARLY
+        if early or not self._calls & (self._calls - 1):
+            with torch.no_grad():
+                odd = odd_scores(scores, made_for if early or (made_for and made_for.always) else None)
+            if odd is not None:
+                self._spoken = True
+                warn(odd)
+
+
+def _readable(value: Tensor) -> bool:
+    """Whether a value can be read back: not of tensors without memory, or while a CUDA graph is recorded."""
+    if value.is_meta or type(value) not in (Tensor, Parameter):
+        return False
+    return not (value.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def odd_scores(scores: Tensor | Products, made_for: ScoreRange | None) -> str | None:
+    """What is wrong with the scores and what to do; None if nothing seems to be."""
+    if isinstance(scores, Products):
+        for name, emb in (("image_emb", scores.images), ("text_emb", scores.texts)):
+            if not 0.9 < (length := float(emb.float().norm(dim=1).mean())) < 1.1:
+                return (
+                    f"the rows of {name} have a mean length of {length:.3g}, so the scores are not cosines, which "
+                    f"margins and temperatures are made for: pass torch.nn.functional.normalize({name}, dim=1)"
+                )
+        scores = scores.images[:SAMPLE] @ scores.texts[:SAMPLE].T
+    elif scores.ndim == 2 and len(scores) >= FEWEST_ROWS:
+        lengths = scores.float().norm(dim=1)
+        if bool(((lengths - 1).abs().max() < 0.01) & (scores.diagonal().abs().mean() < 0.9)):
+            return (
+                "all rows of scores have length 1, as those of embeddings: pass image_emb @ text_emb.T, or call "
+                "from_embeddings(image_emb, text_emb)"
+            )
+    if made_for is not None:
+        low, high = torch.stack(scores.float().aminmax()).tolist()
+        if low < made_for.low or high > made_for.high:
+            return made_for.advice
+    return None
+
+
 def check_square(scores: Tensor) -> None:
     """Refuse scores that are not a square matrix of numbers."""
     check_floats("scores", scores)
@@ -81,20 +160,12 @@ def check_scores(scores: Tensor) -> None:
 
 
 def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
-    """Refuse embeddings that are not two finite matrices of one shape, precision and device.
-
-    On the CPU, warn if their rows are not of length 1.
-    """
+    """Refuse embeddings that are not two finite matrices of one shape, precision and device."""
     for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
         check_floats(name, emb)
         if emb.ndim != 2 or emb.numel() == 0:
             raise SelhnError(f"{name} must have shape (B, d) with B, d >= 1, got {tuple(emb.shape)}")
         check_finite(name, emb)
-        if can_look(emb) and not 0.9 < (length := float(emb.detach().float().norm(dim=1).mean())) < 1.1:
-            warn(
-                f"the rows of {name} have a mean length of {length:.3g}, so the scores are not cosines, which margins "
-                f"and temperatures are made for: pass torch.nn.functional.normalize({name}, dim=1)"
-            )
     if image_emb.shape != text_emb.shape:
         raise SelhnError(
             f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape "
@@ -115,6 +186,11 @@ def as_image_ids(image_ids: ImageIds, batch: int) -> Int[Tensor, " B"] | None:
         raise SelhnError(
             f"image_ids must be integers, one per pair ({error}): number the images of the data set"
         ) from None
+    if ids is not None and ids.is_floating_point() and ids.ndim == 2:
+        raise SelhnError(
+            "two embeddings were passed, but a loss takes scores (and image_ids): call from_embeddings(image_emb, "
+            "text_emb), or pass image_emb @ text_emb.T"
+        )
     if ids is not None and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
         raise SelhnError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
     if ids is not None and tuple(ids.shape) != (batch,):

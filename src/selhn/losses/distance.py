@@ -8,7 +8,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor, Terms
 from selhn.losses.base import AbstractLoss
-from selhn.losses.checks import require_number
+from selhn.losses.checks import ScoreRange, require_number
 
 
 class TripletDistance(AbstractLoss):
@@ -47,6 +47,12 @@ class TripletDistance(AbstractLoss):
     """
 
     needs = ("log_weight", "log_weighted_hinge")
+    made_for = ScoreRange(
+        -1.02,  # half precision rounds a cosine beyond 1
+        1.02,
+        "TripletDistance got scores outside [-1, 1]: they have no distance on the sphere, so the weights are wrong. "
+        "Pass cosines of unit vectors, without a scale",
+    )
 
     def __init__(
         self,

@@ -73,7 +73,10 @@ class ScaledLoss(Learns, AbstractLoss):
         return list(self.parameters())
 
     def numbers(self) -> dict[str, Tensor]:
-        return {"temperature": 1 / self._scale().detach()} if self.learn else {}
+        if not self.learn:
+            return {}
+        bias = {} if self._bias is None else {"bias": self.learnt_bias.detach()}
+        return {"temperature": 1 / self._scale().detach(), **bias}
 
     def _scale(self) -> Float[Tensor, ""]:
         return self.log_scale.clamp(max=math.log(SHARPEST)).exp()

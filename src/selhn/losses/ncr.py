@@ -82,7 +82,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
-        self.warmup_epochs = require_number("warmup_epochs", warmup_epochs)
+        self.warmup_epochs = require_number("warmup_epochs", warmup_epochs, infinite=True)
         self.softness = require_choice("softness", softness, get_args(Softness))
         self.average_over = require_choice("average_over", average_over, get_args(AverageOver))
         self.margin_of = require_choice("margin_of", margin_of, get_args(MarginOf))

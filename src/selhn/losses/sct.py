@@ -46,7 +46,7 @@ class SCT(VariantLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, variant, temperature, reduction)
-        self.hard_threshold = require_number("hard_threshold", hard_threshold)
+        self.hard_threshold = require_number("hard_threshold", hard_threshold, infinite=True)
         self.weight = require_number("weight", weight)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
-from selhn.losses.checks import ImageIds, Scores, require_choice, require_number
+from selhn.losses.checks import ImageIds, ScoreRange, Scores, require_choice, require_number
 
 
 class TripletSelHN(AbstractLoss):
@@ -44,6 +44,14 @@ class TripletSelHN(AbstractLoss):
     """
 
     needs = ("hardest", "hinge_sum")
+    made_for = ScoreRange(
+        -1.5,
+        1.5,
+        "TripletSelHN got scores beyond 1.5: margin and epsilon are made for cosines, and with larger scores all "
+        "anchors mine, as in TripletHN. Divide them by the scale or temperature they were multiplied with (CLIP's "
+        "logits: logits / logit_scale), or pass cosines; for sums of cosines, raise margin and epsilon",
+        always=False,
+    )
 
     def __init__(
         self,
@@ -54,7 +62,7 @@ class TripletSelHN(AbstractLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
-        self.epsilon = require_number("epsilon", epsilon)
+        self.epsilon = require_number("epsilon", epsilon, infinite=True)
         self.average_over = require_choice("average_over", average_over, get_args(AverageOver))
         self.mine_at_epsilon = mine_at_epsilon
 

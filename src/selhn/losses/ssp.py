@@ -63,7 +63,7 @@ class SSP(AbstractLoss):
         self.negative = tuple(negative)
         self.mining = require_choice("mining", mining, get_args(Mining))
         self.one_way = one_way
-        self.positive_below = require_number("positive_below", positive_below, signed=True)
+        self.positive_below = require_number("positive_below", positive_below, signed=True, infinite=True)
         self.weight = require_number("weight", weight)
 
     @classmethod

@@ -17,7 +17,7 @@ class TAL(AbstractLoss):
         [temperature * log sum_{j != i} e^(s(V_i, T_j) / temperature) - s(V_i, T_i) + margin]+
 
     Args:
-        margin, reduction: see `AbstractLoss`.
+        margin, reduction: see `AbstractLoss`; the authors' margin is 0.1.
         temperature: how soft the maximum is; harder negatives have larger shares of the gradient.
 
     References:
@@ -35,14 +35,14 @@ class TAL(AbstractLoss):
 
     needs = ("log_sum_exp",)
 
-    def __init__(self, margin: float = 0.1, temperature: float = 0.02, reduction: Reduction = "mean"):
+    def __init__(self, margin: float = 0.2, temperature: float = 0.02, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
         self.temperature = require_number("temperature", temperature, above=0)
 
     @classmethod
     def official(cls, **settings: Any) -> "TAL":
-        """As in the authors' program for pairs of different images: summed over both directions."""
-        return cls.paper(**settings)
+        """As in the authors' program for pairs of different images: a margin of 0.1, summed over both directions."""
+        return cls.paper(**{"margin": 0.1, **settings})
 
     def terms(self, given: Any = None) -> Terms:
         """Only the temperature: the margin is outside the sum."""

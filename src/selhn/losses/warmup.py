@@ -30,7 +30,7 @@ class TripletWarmUp(Scheduled, AbstractLoss):
 
     def __init__(self, margin: float = 0.2, warmup_epochs: int = 1, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
-        self.warmup_epochs = require_number("warmup_epochs", warmup_epochs)
+        self.warmup_epochs = require_number("warmup_epochs", warmup_epochs, infinite=True)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         if self.warming_up:

@@ -265,7 +265,7 @@ def _matcher(common: PixelSettings) -> VSE:
 
 @model(Paper("Radford et al., ICML 2021", "https://arxiv.org/abs/2103.00020"))
 def clip(common: PixelSettings) -> VSE:
-    """A small CLIP: two transformers from scratch, patches of pixels and the words of the training texts."""
+    """A small CLIP: two transformers from scratch, patches of pixels and a vocabulary of words."""
     words = {**SMALL, "max_position_embeddings": 128}
     if isinstance(common.bert, Mapping):
         words.update(common.bert)

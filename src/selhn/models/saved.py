@@ -70,6 +70,11 @@ def find_folder(path: Path) -> Path:
     path, best = whole_folder(path), whole_folder(path / BEST_FOLDER)
     if not path.exists():
         raise NotFound(f"{path} does not exist: name a saved model, a run, or {' or '.join(NAMED_MODELS)}")
+    if path.is_file():
+        raise NotFound(
+            f"{path} is a file, and a saved model or a run is a folder; weights of an authors' program are read by "
+            f"selhn.models.official.load_official(NAME, {str(path)!r}), with NAME such as 'vsepp' or 'scan_t2i_avg'"
+        )
     if (best / CONFIG_FILE).is_file():
         return best
     if best.is_dir():

@@ -72,6 +72,11 @@ def register_model(
     The parameters of `build` are the settings of the model; those with a default are optional.
     Import your package before loading such a model.
     """
+    if not isinstance(name, str) or not callable(build):
+        raise SelhnError(
+            f"register_model takes a name and a function or class that makes the model, got {name!r} and {build!r}: "
+            'register_model("bag", Bag)'
+        )
     if name in MODELS:
         raise SelhnError(f"there is already a model called {name!r}: register yours under another name")
     MODELS[name] = ModelEntry(build, family, paper, url, brings_tokenizer)
@@ -87,12 +92,14 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
 
     `networks=2` makes two networks with different weights in one model (see `Twins`).
     """
+    if not isinstance(name, str):
+        raise SelhnError(f'create_model takes the name of a model, such as "rvse", got {name!r}')
     if name not in MODELS:
         raise NotFound(f"unknown model {name!r}: {did_you_mean(name, MODELS)}")
     if networks not in (1, 2):
         raise SelhnError(f"networks of {name} is {networks!r}: choose 1, or 2 that teach each other")
     parameters = inspect.signature(MODELS[name].build).parameters
-    require_settings(name, MODELS[name].build, settings)
+    settings = require_settings(name, MODELS[name].build, settings)
     for key, value in settings.items():
         if key.endswith(SIZES) and isinstance(value, int) and value < 1:
             raise SelhnError(f"{key} of {name} is {value}: choose at least 1")

@@ -16,6 +16,7 @@ from selhn.reproduce.paper_figures import FIGURES
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import DATA_TITLES, RECALLS, RUNS, TABLES, PaperRow, Wanted, paper_rows
 from selhn.runs import RunFolder
+from selhn.training.run import read_config
 
 NAMES = (*TABLES, *FIGURES)
 HEADER = ("method", "loss", "kind", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "ours, RSUM", "paper, RSUM",
@@ -185,15 +186,23 @@ def _shown(number: float | None, form: str = ".1f", none: str = "-") -> str:
 
 
 def write_runs(folder: Path) -> None:
-    """`runs.csv`: every finished run, with its best epoch on dev and whether it stalled."""
-    rows: list[list[object]] = [["run", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"]]
+    """`runs.csv`: every finished run, with what was trained, its best epoch on dev and whether it stalled."""
+    rows: list[list[object]] = [
+        ["run", "model", "loss", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"]
+    ]
     for path in sorted(folder.glob("runs/*/seed*")):
         if (results := RunFolder(path).results) is not None:
             test = Metrics.from_dict(results.test)
             numbers = [*test.i2t.recalls.values(), *test.t2i.recalls.values(), test.rsum, results.dev["rsum"]]
             about = [results.best_epoch + 1, "spoke" if results.stalled else ""]
             seed = path.name.removeprefix("seed")
-            rows.append([path.parent.name, seed, *(f"{number:.2f}" for number in numbers), *about])
+            config = read_config(path)
+            loss = " ".join(
+                [config.loss, *(f"{name}={value}" for name, value in config.loss_settings.items())]
+            )
+            rows.append(
+                [path.parent.name, config.model, loss, seed, *(f"{number:.2f}" for number in numbers), *about]
+            )
     _write_csv(folder / "runs.csv", rows)
 
 

@@ -27,12 +27,18 @@ from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder, environment
 from selhn.text import Vocabulary
 from selhn.training import RunConfig, get_recipe, measure_runs, override
+from selhn.training.config import key_values
 from selhn.training.loop import FREE_TO_CHANGE
 from selhn.training.recipes import DATASETS, find_data
 from selhn.training.run import make_model, read_config
 from selhn.training.step import on_device
 
 _Measured = TypeVar("_Measured")
+OF_A_ROW = (
+    "a row is named after what it trains: train other runs with `selhn train`, see them with `selhn report`"
+)
+FIXED = {"model": OF_A_ROW, "loss": OF_A_ROW, "start": OF_A_ROW, "data": "use --data", "seed": "use --seeds"}
+"""Settings that cannot be the same for all runs, and what to do instead."""
 TINY = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0",
         "device=cpu", "model.dim=64", "model.word_dim=32", "model.sim_dim=32")  # fmt: skip
 TINY_WORLD = ("data.images=300", "data.width=128")
@@ -60,6 +66,9 @@ class PaperRuns:
         if len(set(seeds)) < len(seeds) or not seeds:
             named = ", ".join(map(str, seeds)) or "none"
             raise SelhnError(f"the seeds are {named}: name one or more, each once")
+        for key in key_values(settings):
+            if (instead := FIXED.get(key.removeprefix("train."))) is not None:
+                raise SelhnError(f"{key}= cannot be set for all runs of a table or figure: {instead}")
         self.out, self.data_name, self.seeds, self.small = out, data, tuple(seeds), small
         refuse_links(out, ["measured", "tiny_bert"])
         refuse_links(out, ["runs"], deep=False)

@@ -59,6 +59,11 @@ class Stepper:
             recording = _Recording(self.compute, step, self.generator, self._pool)
         except RuntimeError as error:
             _end_recording(torch.cuda.default_generators[torch.cuda.current_device()])
+            if isinstance(error, torch.OutOfMemoryError):
+                raise SelhnError(
+                    f"out of memory while the training step was recorded ({str(error).splitlines()[0]}): a recording "
+                    "keeps its own memory. Lower batch_size or feature_bytes, or train with capture=never"
+                ) from error
             raise SelhnError(
                 f"the training step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}): "
                 "a model or loss that reads its values on the host cannot be. Train with capture=never"

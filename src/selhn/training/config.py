@@ -12,7 +12,7 @@ from typing import Any, Literal, get_origin, get_type_hints
 import yaml
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import did_you_mean, require_kind
+from selhn.base.names import did_you_mean, plain, require_kind
 from selhn.data import Data
 from selhn.losses import LOSSES, AbstractLoss, loss_settings
 from selhn.models import MODELS, AbstractMatcher
@@ -86,6 +86,10 @@ class TrainConfig:
     checkpoint_every: int = 0
     """Steps between checkpoints within an epoch; 0 saves only at its end."""
 
+    def __post_init__(self) -> None:
+        for one in dataclasses.fields(self):
+            object.__setattr__(self, one.name, plain(getattr(self, one.name)))
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -108,8 +112,8 @@ class RunConfig:
         return [f"{kind} ({name.removeprefix(OWN)})" for kind, name in named.items() if name.startswith(OWN)]
 
     def to_dict(self) -> dict[str, Any]:
-        # Through JSON: tuples become lists, paths strings.
-        return json.loads(json.dumps(dataclasses.asdict(self), default=os.fspath))
+        # Through JSON: tuples become lists, paths strings, numbers of NumPy those of Python.
+        return json.loads(json.dumps(dataclasses.asdict(self), default=_as_json))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
@@ -126,6 +130,10 @@ class RunConfig:
         training = respelled(values.pop("train"))
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
+
+
+def _as_json(value: Any) -> Any:
+    return os.fspath(value) if plain(value) is value else plain(value)
 
 
 def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +232,7 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 
 def _fit(name: str, value: Any, kind: Any) -> Any:
     """The value converted to the field's type, if that loses nothing."""
-    value = 0.0 if name == "ema" and value is None else _number(value)
+    value = 0.0 if name == "ema" and value is None else plain(_number(value))
     if get_origin(kind) is tuple:
         value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value
     require_kind(name, value, kind)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from selhn.base.device import choose_device
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import refuse_links
 from selhn.base.ranks import launched
-from selhn.data import Data, load_data
+from selhn.data import Data, Split, load_data
 from selhn.data.concepts import graph_of
 from selhn.eval import Metrics, ensemble, folds_of, in_folds, measure_split, require_width, score_split
 from selhn.losses import LOSSES, AbstractLoss, create_loss
@@ -94,12 +96,14 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
     """The model of a configuration, with weights drawn from the seed.
 
-    Its vocabulary is built from the training texts unless `tokenizer` is given, as for a resumed run. So is
+    Its vocabulary is built from the texts of train and dev unless `tokenizer` is given, as for a resumed run. So is
     its concept graph, if the model has one and none is named.
     """
     torch.manual_seed(config.train.seed)
     if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
-        raise SelhnError("model.tokenizer cannot be set: the vocabulary is built from the training texts")
+        raise SelhnError(
+            "model.tokenizer cannot be set: the vocabulary is built from the texts of train and dev"
+        )
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
     if config.model in MODELS and "vision" in inspect.signature(MODELS[config.model].build).parameters:
         settings.setdefault("num_regions", data.train.features.num_regions)
@@ -176,11 +180,27 @@ def measure_runs(
     split: str = "test",
     *,
     folds: int | None = None,
+    **how: Any,
+) -> Iterator[tuple[str, Metrics]]:
+    """Metrics of the best model of every run by name; for several runs, also those of their averaged scores.
+
+    `how` is the rest of `score_runs`.
+    """
+    for name, items, numbers in score_runs(runs, data, split, folds=folds, **how):
+        yield name, measure_split(numbers, items, folds=folds)
+
+
+def score_runs(
+    runs: Sequence[Path],
+    data: str | None = None,
+    split: str = "test",
+    *,
+    folds: int | None = None,
     scores: Path | None = None,
     device: str = "auto",
     quiet: bool = True,
-) -> Iterator[tuple[str, Metrics]]:
-    """Metrics of the best model of every run by name; for several runs, also those of their averaged scores.
+) -> Iterator[tuple[str, Split, Float[Tensor, "I T"]]]:
+    """The scores of the best model of every run by name; for several runs, also their average.
 
     A single run is ranked by its `logits`. Several are averaged by their scores, which for SGR and SAF are
     sigmoids, as their authors do. `scores` is a folder that keeps the `logits`; a measurement that was
@@ -206,11 +226,11 @@ def measure_runs(
         except KeyboardInterrupt:
             kept = "" if path is None else f"; what was scored is kept in {path}: the same command continues"
             raise KeyboardInterrupt(f"stopped{kept}") from None
-        yield name, measure_split(numbers, items, folds=folds)
+        yield name, items, numbers
         if len(runs) > 1:
             averaged.append(model.activation(numbers))
     if averaged:
-        yield "ensemble", measure_split(ensemble(*averaged), items, folds=folds)
+        yield "ensemble", items, ensemble(*averaged)
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:

@@ -12,7 +12,7 @@ from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
-from selhn.losses import AbstractLoss, Learns
+from selhn.losses import AbstractLoss
 from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
@@ -137,12 +137,13 @@ def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens
     if protocol.ranks is not None:
         protocol.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may contain the model
     norms = parameter_norms(trained)
+    own = loss.numbers() if callable(getattr(loss, "numbers", None)) else {}
     numbers = {
         "loss": value.detach(),
         **watched,
         **gradient_norms(model.watched, norms),
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
-        **(loss.numbers() if isinstance(loss, Learns) else {}),
+        **{name: torch.as_tensor(number).detach().clone() for name, number in own.items()},
     }
     clipped_step(optimizer, norms, config.clip)
     return numbers

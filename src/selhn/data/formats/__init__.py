@@ -122,7 +122,9 @@ def import_data(
 
 def _read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Data:
     report = Report()
-    require_settings(f"the {format_name} format", FORMATS[format_name].read, settings, only_optional=True)
+    settings = require_settings(
+        f"the {format_name} format", FORMATS[format_name].read, settings, only_optional=True
+    )
     name, splits = read_splits(path, format_name, report, **settings)
     report.raise_problems()
     return Data(name, splits["train"], splits["dev"], splits["test"])

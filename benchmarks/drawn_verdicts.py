@@ -22,7 +22,7 @@ from plain_loop import plain_run
 from report import environment, save, table
 
 from selhn.diagnose import Verdict, diagnose, from_rows, judge, plateaus
-from selhn.runs import read_log
+from selhn.runs import RunFolder, read_log
 from selhn.training import get_recipe, override, run_config
 
 LOSSES = ("hn", "selhn", "shn", "infonce", "triplet")
@@ -84,7 +84,7 @@ def train(job: Drawn, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if job.model:
         settings = [*WORLD, f"loss={job.loss}", f"lr={job.lr}", f"seed={job.seed}"]
-        begun = (folder / "checkpoints" / "latest").exists()
+        begun = RunFolder(folder).started
         run_config(
             override(get_recipe(f"{job.model}_selhn_world"), settings), folder, resume=begun, quiet=True
         )

@@ -30,7 +30,7 @@ from plain_loop import BATCH, plain_run
 from report import environment, save, table
 
 from selhn.diagnose import Log, StallAlarm, diagnose, from_rows
-from selhn.runs import read_log
+from selhn.runs import RunFolder, read_log
 from selhn.training import get_recipe, override, run_config
 
 FAILED_BELOW = 0.75
@@ -100,7 +100,7 @@ def train(job: Job, folder: Path) -> None:
             f"seed={job.seed}",
             *job.changes,
         ]
-        begun = (folder / "checkpoints" / "latest").exists()
+        begun = RunFolder(folder).started
         try:
             run_config(
                 override(get_recipe(f"{model}_selhn_world"), settings), folder, resume=begun, quiet=True

@@ -78,7 +78,7 @@ def test_a_photo_that_is_none_is_named(saved, tmp_path):
 
 
 def test_the_verdict_on_a_run_is_kept_with_it(tmp_path, capsys):
-    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "before_the_house" / "run", tmp_path / "run")
+    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "version_0_2_0" / "run", tmp_path / "run")
     diagnose(tmp_path / "run", as_json=True)
     assert RunFolder(tmp_path / "run").verdict == json.loads(capsys.readouterr().out)
     shutil.copy(tmp_path / "run" / "log.jsonl", tmp_path / "log.jsonl")

@@ -1,6 +1,5 @@
 import json
 import os
-import shutil
 import signal
 from contextlib import contextmanager
 from dataclasses import replace
@@ -240,17 +239,6 @@ def test_scores_that_are_not_what_was_written(model, split, tmp_path):
         (tmp_path / "scores.npy").write_bytes(changed)
         with pytest.raises(Damaged, match="scores.npy is"):
             score_split(model, split, BLOCK, path=tmp_path)
-
-
-def test_scores_from_before_there_were_checksums(accidents, model, split, expected, tmp_path):
-    """Complete, and begun."""
-    score_split(model, split, BLOCK, path=tmp_path)
-    begun = shutil.copytree(accidents[0] / "while it scores", tmp_path / "begun")
-    for folder in (tmp_path, begun):
-        state = json.loads((folder / "scores.json").read_text())
-        state = {"format": 1, **{key: state[key] for key in ("done", "block", "shape", "identity")}}
-        (folder / "scores.json").write_text(json.dumps(state))
-        assert torch.equal(score_split(model, split, BLOCK, path=folder), expected)
 
 
 def test_one_process_at_a_time_fills_a_folder(tmp_path):

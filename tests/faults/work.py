@@ -62,14 +62,14 @@ def steps_done(folder):
     run = RunFolder(folder / "run")
     if not run.started:
         return 0
-    return next(run.read_checkpoints()).content["position"]["step"]
+    return next(run.checkpoints.read()).content["position"]["step"]
 
 
 def of_run(folder):
     run = RunFolder(folder / "run")
-    latest, tensors, content, _ = next(run.read_checkpoints())
+    latest, content, _ = next(run.checkpoints.read())
     said = [run.results, run.log(), run.config, run.identity, run.verdict]
-    return [*said, latest.name, tensors, content, of_model(run.best_model())]
+    return [*said, latest.name, content, of_model(run.best_model())]
 
 
 # A saved model

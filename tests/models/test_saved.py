@@ -140,9 +140,9 @@ def test_a_run_with_a_model_that_is_not_registered(saved, tmp_path):
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["model", "run", "run_from_python"])
-def test_models_and_runs_from_before_are_read(name):
-    model = load_model(Path(__file__).parents[1] / "fixtures/before_the_house" / name)
+@pytest.mark.parametrize("name", ["run", "run/best"])
+def test_models_and_runs_of_version_0_2_0_are_read(name):
+    model = load_model(Path(__file__).parents[1] / "fixtures/version_0_2_0" / name)
     assert len(model.encode_texts(*model.tokenize(["a dog"]))) == 1
 
 

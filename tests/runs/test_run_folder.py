@@ -1,5 +1,4 @@
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from safetensors import SafetensorError
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.runs import Results, RunFolder, environment, find_runs, load_weights, read_log, save_weights
 
-BEFORE = Path(__file__).parents[1] / "fixtures" / "before_the_house"
+BEFORE = Path(__file__).parents[1] / "fixtures" / "version_0_2_0"
 
 
 def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
@@ -47,21 +46,24 @@ def test_what_is_written_is_read_back(tmp_path):
     assert (folder.results, folder.verdict) == (None, None), "neither belongs to a run that continues"
 
 
-@pytest.mark.parametrize("name", ["run", "run_from_python"])
-def test_a_run_of_the_version_before(name):
-    folder = RunFolder(BEFORE / name)
+def test_a_run_of_version_0_2_0():
+    folder = RunFolder(BEFORE / "run")
     assert folder.finished
     assert folder.started
     assert folder.results.best_epoch == 0
     assert folder.results.test["rsum"] > 0
     assert folder.log()[0]["step"] == 1
-    assert (folder.config is None) == (name == "run_from_python")
+    assert folder.config["model"] == "rvse"
     assert folder.best_model().tokenize(["a red ball"])[0].shape[0] == 1
-    assert folder.verdict is None
+    assert folder.tokenizer().words == folder.best_model().tokenizer.words
+    assert folder.verdict["kind"]
+    with pytest.raises(SelhnError, match="trained by selhn 0.2.0"):
+        folder.check(resume=True)
 
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path):
-    shutil.copytree(BEFORE / "run", tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    RunFolder(tmp_path / "run").checkpoints.write("step_00000001_epoch_0000", {})
     with pytest.raises(SelhnError, match="already holds a run"):
         RunFolder(tmp_path / "run").check(resume=False)
     RunFolder(tmp_path / "run").check(resume=True)

@@ -47,18 +47,18 @@ def test_the_formula_for_every_model(name):
             torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-6)
         else:
             assert torch.equal(tensor.double(), seen[name]), f"{name} is as the model has it now"
-    before = {name: tensor.clone() for name, tensor in average.state().items()}
+    before = {name: tensor.clone() for name, tensor in average.state_dict().items()}
     for step in range(LATER_EVERY + 1, LATER_EVERY * 2):
         average.update(EVERY_STEP_UNTIL + step)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in average.state().items()), (
+    assert all(torch.equal(tensor, before[name]) for name, tensor in average.state_dict().items()), (
         "later, not every step"
     )
     seen = moved(model, 0)
     average.update(EVERY_STEP_UNTIL + 2 * LATER_EVERY)
-    for name, tensor in average.state().items():
+    for name, tensor in average.state_dict().items():
         expected = seen[name] + 0.5**LATER_EVERY * (before[name].double() - seen[name])
         torch.testing.assert_close(tensor.double(), expected, rtol=1e-5, atol=1e-6)
-    assert set(average.state()) >= trained
+    assert set(average.state_dict()) >= trained
     batch = make_batch(regions=5)
     assert torch.isfinite(average.model(batch).scores).all()
     assert not average.model.training
@@ -72,7 +72,7 @@ def test_frozen_weights_and_the_tokenizer_are_shared_and_not_averaged():
         average.model.text.words.parameters(), model.text.words.parameters(), strict=True
     ):
         assert copied is frozen
-    assert not any("bert" in name for name in average.state())
+    assert not any("bert" in name for name in average.state_dict())
     assert average.model.tokenizer is model.tokenizer
 
 
@@ -92,15 +92,15 @@ def test_a_decay_that_is_none(decay):
 
 def test_averages_that_do_not_fit():
     average = WeightAverage(make_model("vse_fc"), 0.9)
-    state = average.state()
+    state = average.state_dict()
     whole = {name: tensor.int() for name, tensor in state.items()}
     for wrong in ({}, whole, {**state, "more": torch.ones(1)}, {name: torch.ones(3) for name in state}):
         with pytest.raises(
             SelhnError, match="the average in the checkpoint holds the weights of another model"
         ):
-            average.load_state(wrong)
+            average.load_state_dict(wrong)
     with pytest.raises(Damaged, match="not finite"):
-        average.load_state({name: tensor * torch.nan for name, tensor in state.items()})
+        average.load_state_dict({name: tensor * torch.nan for name, tensor in state.items()})
 
 
 def test_the_average_is_what_a_run_evaluates_and_keeps(tmp_path, tiny_model, tiny_data, tiny_config):

@@ -7,7 +7,8 @@ from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarm
 from selhn.models import create_model
 from selhn.runs import read_log
 from selhn.text import Vocabulary
-from selhn.training import capture, loop
+from selhn.training import capture
+from selhn.training import state as states
 from selhn.training.average import WeightAverage
 from selhn.training.capture import Stepper, recording_stream
 from selhn.training.config import TrainConfig
@@ -147,7 +148,7 @@ def test_the_average_follows_the_weights_that_a_recording_updates(tmp_path, monk
                 name: weight.detach().double().cpu() for name, weight in self.source.named_parameters()
             }
             decay = min(0.95, step / (9 + step))
-            for name in weights.keys() & self.state().keys():
+            for name in weights.keys() & self.state_dict().keys():
                 followed[name] = decay * followed[name] + (1 - decay) * weights[name]
             super().update(step)
 
@@ -160,12 +161,12 @@ def test_the_average_follows_the_weights_that_a_recording_updates(tmp_path, monk
             averages.append(self)
 
     averages = []
-    monkeypatch.setattr(loop, "WeightAverage", Watched)
+    monkeypatch.setattr(states, "WeightAverage", Watched)
     monkeypatch.setattr("selhn.training.average.EVERY_STEP_UNTIL", 10_000)
     run(tmp_path, "always", TripletSelHN(), ema=0.95, precision="float32")
     (average,) = averages
     moved = 0
-    for name, tensor in average.state().items():
+    for name, tensor in average.state_dict().items():
         if name in followed:
             torch.testing.assert_close(tensor.double().cpu(), followed[name], rtol=1e-4, atol=1e-5)
             moved += 1

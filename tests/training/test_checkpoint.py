@@ -1,194 +1,198 @@
-import json
+"""A run's state on disk: what is kept, what is read back, and what is refused."""
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from model_cases import make_model
 
-from selhn.base.errors import Damaged
-from selhn.base.sealed import seal
+from selhn.base.errors import Damaged, Linked, SelhnError
 from selhn.diagnose import StallAlarm
-from selhn.runs import RunFolder, checkpoint_files
-from selhn.training.adamw import AdamW
-from selhn.training.checkpoint import Checkpoints, Position
-from selhn.training.optim import flatten_optimizer, unflatten_optimizer
+from selhn.runs import RunFolder
+from selhn.training.checkpoint import load_checkpoint, save_checkpoint
+from selhn.training.optim import adamw
 from selhn.training.protocols import Protocol
+from selhn.training.state import Position, RunState
 
 IDENTITY = {"model": "linear", "lr": "0.1"}
 
 
-def trained(seed=0, transposed=False):
+def trained(seed=0, transposed=False, dim=8):
     torch.manual_seed(seed)
-    model = torch.nn.Linear(3, 2)
+    model = make_model("vse_fc", dim=dim)
     if transposed:  # a weight that is not contiguous in memory
-        model.weight = torch.nn.Parameter(model.weight.detach().T.contiguous().T)
-    optimizer = AdamW([{"params": list(model.parameters())}], lr=0.1)
+        linear = next(part for part in model.modules() if isinstance(part, torch.nn.Linear))
+        linear.weight = torch.nn.Parameter(linear.weight.detach().T.contiguous().T)
+    optimizer = adamw([{"params": list(model.parameters())}], 0.1, 0.0, torch.device("cpu"))
     for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.randn(4, 3)).square().sum().backward()
-        optimizer.step()
+        take_step(model, optimizer)
     return model, optimizer
 
 
-class WeightsAlone(Protocol):
-    """No data, and a loss that learns nothing."""
+def take_step(model, optimizer):
+    generator = torch.Generator().manual_seed(7)
+    for weight in model.parameters():
+        weight.grad = torch.randn(weight.shape, generator=generator)
+    optimizer.step()
 
-    def __init__(self, model):
-        self.model, self.loss, self.tables = model, None, {}
+
+class WithoutData(Protocol):
+    def __init__(self):
+        self.tables = {}
 
 
-def checkpoints(tmp_path, model, optimizer, identity=IDENTITY, **parts):
-    return Checkpoints(RunFolder(tmp_path), identity, WeightsAlone(model), optimizer, **parts)
+def state_of(model, optimizer, loss=torch.mean, alarm=None, identity=IDENTITY, **position):
+    return RunState(model, loss, optimizer, None, WithoutData(), alarm, identity, Position(**position))
+
+
+def save(out, step, **position):
+    save_checkpoint(out, state_of(*trained(), step=step, **position))
+
+
+def load(out, *parts, **more):
+    state = state_of(*(parts or trained(1)), **more)
+    return state, load_checkpoint(out, state)
+
+
+def names(out):
+    return sorted(path.name for path in (out.path / "checkpoints").iterdir())
+
+
+@pytest.fixture
+def out(tmp_path):
+    return RunFolder(tmp_path)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_round_trip(tmp_path, transposed):
+def test_round_trip(out, transposed):
     model, optimizer = trained(transposed=transposed)
-    (tmp_path / "log.jsonl").write_text("x" * 77)
-    position = Position(epoch=1, step_in_epoch=4, step=9, log_position=77)
-    checkpoints(tmp_path, model, optimizer, alarm=StallAlarm(0.2, last=7)).save(position)
+    out.log_path.write_text("x" * 77)
+    position = {"epoch": 1, "step_in_epoch": 4, "step": 9, "log_position": 77}
+    save_checkpoint(out, state_of(model, optimizer, alarm=StallAlarm(0.2, last=7), **position))
     expected = torch.rand(3)
     other, other_optimizer = trained(1, transposed)
-    alarm = StallAlarm(None)
-    assert checkpoints(tmp_path, other, other_optimizer, alarm=alarm).load() == (position, [])
-    assert alarm == StallAlarm(0.2, last=7)
+    state, said = load(RunFolder(out.path), other, other_optimizer, alarm=StallAlarm(None))
+    assert (state.position, said) == (Position(**position), [])
+    assert state.alarm == StallAlarm(0.2, last=7)
     assert torch.equal(torch.rand(3), expected), "the random numbers go on where they were"
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
-    ours, theirs = optimizer.state_dict(), other_optimizer.state_dict()
-    assert json.dumps(ours["param_groups"]) == json.dumps(theirs["param_groups"])
-    for index in ours["state"]:
-        for key, value in ours["state"][index].items():
-            assert torch.equal(value, theirs["state"][index][key])
     for weights, stepping in ((model, optimizer), (other, other_optimizer)):
-        stepping.zero_grad()
-        weights(torch.ones(4, 3)).sum().backward()
-        stepping.step()
-    assert torch.equal(model.weight, other.weight), "the next step is the same"
+        take_step(weights, stepping)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_a_loss_that_names_one_tensor_twice(tmp_path):
+def test_a_loss_that_names_one_tensor_twice(out):
     loss = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
     loss[1].weight = loss[0].weight
-    parts = checkpoints(tmp_path, *trained())
-    parts.protocol.loss = loss
-    parts.save(Position(step=1))
+    save_checkpoint(out, state_of(*trained(), loss))
     with torch.no_grad():
         expected, loss[0].weight[:] = loss[0].weight.clone(), 0
-    parts.load()
+    load(out, *trained(), loss=loss)
     assert torch.equal(loss[1].weight, expected)
 
 
-def test_the_last_two_are_kept(tmp_path):
-    parts = checkpoints(tmp_path, *trained())
-    (tmp_path / "checkpoints" / ".step_00000002_epoch_0000.partial" / "new").mkdir(parents=True)
+def test_the_last_two_are_kept(out):
     for step in (1, 2, 3):
-        parts.save(Position(step=step))
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
-        "latest",
-        "step_00000002_epoch_0000",
-        "step_00000003_epoch_0000",
-    ]
+        save(out, step)
+    assert names(out) == ["step_00000002_epoch_0000.pt", "step_00000003_epoch_0000.pt"]
+    (
+        out.path / "checkpoints" / "step_00000001_epoch_0000.pt"
+    ).touch()  # its process was killed before it was removed
+    out.checkpoints.tidy()
+    assert names(out) == ["step_00000002_epoch_0000.pt", "step_00000003_epoch_0000.pt"]
+    save(out, 3, epoch=1)  # the end of an epoch and its last step are two positions at one step
+    assert names(out) == ["step_00000003_epoch_0000.pt", "step_00000003_epoch_0001.pt"]
 
 
-def test_the_last_that_is_whole_is_kept(tmp_path):
+def test_the_last_that_is_whole_is_kept(out):
     """After a resume from the one before, that one stays until the next is written, and the damaged one goes."""
-    parts = checkpoints(tmp_path, *trained())
     for step in (1, 5):
-        parts.save(Position(step=step))
-    (tmp_path / "checkpoints" / "step_00000005_epoch_0000" / "model.safetensors").write_bytes(b"")
-    (tmp_path / "checkpoints" / "latest").write_bytes(b"\xff")
-    again = checkpoints(tmp_path, *trained())
-    position, said = again.load()
-    assert position.step == 1
+        save(out, step)
+    (out.path / "checkpoints" / "step_00000005_epoch_0000.pt").write_bytes(b"")
+    again = RunFolder(out.path)
+    state, said = load(again)
+    assert state.position.step == 1
     assert len(said) == 1
-    again.save(Position(step=3))
-    assert {path.name[:13] for path in (tmp_path / "checkpoints").glob("step*")} == {
-        "step_00000001",
-        "step_00000003",
-    }
-    assert checkpoints(tmp_path, *trained()).load() == (Position(step=3), [])
+    save(again, 3)
+    assert names(out) == ["step_00000001_epoch_0000.pt", "step_00000003_epoch_0000.pt"]
+    assert load(RunFolder(out.path))[0].position == Position(step=3)
 
 
-def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch):
-    model, optimizer = trained()
-    checkpoints(tmp_path, model, optimizer).save(Position(step=1))
+def test_a_full_disk_leaves_the_previous_one(out, monkeypatch):
+    save(out, 1)
 
-    def no_room(*args, **kwargs):
-        raise SafetensorError("No space left on device (os error 28)")
+    class Full:
+        def write(self, content):
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_files, "save_file", no_room)
+        def flush(self):
+            """Nothing to do."""
+
+    monkeypatch.setattr("selhn.runs.checkpoints.write_whole", lambda path, write: write(Full()))
     with pytest.raises(
-        OSError, match=r"could not be written \(No space left.*free some disk space.*untouched"
+        OSError, match=r"could not be written \(.*No space left.*free some disk space.*untouched"
     ):
-        checkpoints(tmp_path, model, optimizer).save(Position(step=2))
-    assert checkpoints(tmp_path, *trained()).load()[0].step == 1
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
-        "latest",
-        "step_00000001_epoch_0000",
-    ]
+        save(out, 2)
+    assert load(RunFolder(out.path))[0].position.step == 1
+    assert names(out) == ["step_00000001_epoch_0000.pt"]
 
 
-def test_what_cannot_be_resumed(tmp_path):
-    with pytest.raises(ValueError, match="no checkpoint to resume from"):
-        checkpoints(tmp_path, *trained()).load()
-    checkpoints(tmp_path, *trained()).save(Position(step=1))
-    with pytest.raises(ValueError, match="lr was 0.1, is 0.2"):
-        checkpoints(tmp_path, *trained(), {**IDENTITY, "lr": "0.2"}).load()
-    weights = tmp_path / "checkpoints" / "step_00000001_epoch_0000" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-5])
-    with pytest.raises(ValueError, match="is damaged"):
-        checkpoints(tmp_path, *trained()).load()
-
-
-def test_two_positions_at_one_step_do_not_overwrite_each_other(tmp_path):
-    parts = checkpoints(tmp_path, *trained())
-    parts.save(Position(epoch=0, step=5, step_in_epoch=5))
-    parts.save(Position(epoch=1, step=5))
-    assert {path.name for path in (tmp_path / "checkpoints").glob("step*")} == {
-        "step_00000005_epoch_0000",
-        "step_00000005_epoch_0001",
-    }
+def test_what_cannot_be_resumed(out):
+    with pytest.raises(SelhnError, match="no checkpoint to resume from"):
+        load(out)
+    save(out, 1)
+    with pytest.raises(SelhnError, match="lr was 0.1, is 0.2"):
+        load(out, identity={**IDENTITY, "lr": "0.2"})
+    with pytest.raises(Damaged, match="does not fit this run"):
+        load(out, *trained(dim=4))
+    with pytest.raises(Damaged, match="does not fit this run"):
+        load(out, loss=torch.nn.Linear(1, 1))
+    (path,) = out.checkpoints.paths
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(Damaged):
+        load(out)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda tensors, groups: tensors.update({"optimizer.0.exp_avg": torch.zeros(2, 3, dtype=torch.int64)}),
-        lambda tensors, groups: tensors.update({"optimizer.0.exp_avg": torch.zeros(9)}),
-        lambda tensors, groups: tensors.update({"optimizer.7.exp_avg": torch.zeros(9)}),
-        lambda tensors, groups: tensors.pop("optimizer.0.exp_avg_sq"),
-        lambda tensors, groups: groups[0].update(params=[1, 0]),
-        lambda tensors, groups: groups[0].update(lr="much"),
+        lambda moments: moments[0].update(exp_avg=torch.zeros(9)),
+        lambda moments: moments[0].pop("exp_avg_sq"),
+        lambda moments: moments.update({7: moments[0]}),
     ],
 )
-def test_a_forged_optimiser(change):
+def test_moments_of_other_weights(change):
+    """torch's own optimiser takes them, and its update then reads beyond their memory."""
     _, optimizer = trained()
-    tensors, groups = flatten_optimizer(optimizer)
-    change(tensors, groups)
-    with pytest.raises(Damaged, match="optimiser does not fit"):
-        unflatten_optimizer(optimizer, tensors, groups)
+    saved = optimizer.state_dict()
+    change(saved["state"])
+    with pytest.raises(Damaged):
+        trained(1)[1].load_state_dict(saved)
 
 
-@pytest.mark.parametrize("forged", [{"last": [0.9, 0.999]}, {"said": 3}, {"means": {"spread": "x"}}, [1]])
-def test_a_forged_alarm(tmp_path, forged):
-    checkpoints(tmp_path, *trained(), alarm=StallAlarm(0.2)).save(Position(step=1))
-    (folder,) = (tmp_path / "checkpoints").glob("step_*")
-    content = json.loads((folder / "training.json").read_text())
-    content["alarm"] = {**content["alarm"], **forged} if isinstance(forged, dict) else forged
-    (folder / "training.json").write_text(json.dumps(content))
-    seal(folder, checkpoint_files.FILES)
-    with pytest.raises(Damaged, match="stall alarm"):
-        checkpoints(tmp_path, *trained(), alarm=StallAlarm(0.2)).load()
+def test_code_in_a_checkpoint_is_not_run(out):
+    save(out, 1)
+    (path,) = out.checkpoints.paths
+    torch.save({"log": None, "model": print}, path)
+    with pytest.raises(SelhnError, match="was not opened"):
+        load(out)
 
 
-def test_a_checkpoint_with_parts_missing(tmp_path):
-    checkpoints(tmp_path, *trained()).save(Position(step=1))
-    (tmp_path / "checkpoints" / "step_00000001_epoch_0000" / "training.json").write_text("{}")
-    with pytest.raises(ValueError, match="is damaged"):
-        checkpoints(tmp_path, *trained()).load()
+@pytest.mark.parametrize("linked", ["checkpoints", "step_00000001_epoch_0000.pt"])
+def test_links_are_not_followed(out, tmp_path_factory, linked):
+    save(out, 1)
+    folder, elsewhere = out.path / "checkpoints", tmp_path_factory.mktemp("elsewhere") / "a"
+    path = folder if linked == "checkpoints" else folder / linked
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    for work in (lambda: load(out), lambda: save(out, 2), lambda: out.check(resume=False)):
+        with pytest.raises(Linked):
+            work()
+    assert elsewhere.exists()
 
 
-def test_weights_of_another_model(tmp_path):
-    checkpoints(tmp_path, *trained()).save(Position(step=1))
-    other = torch.nn.Linear(4, 2)
-    with pytest.raises(ValueError, match="weights of another model"):
-        checkpoints(tmp_path, other, AdamW([{"params": list(other.parameters())}], lr=0.1)).load()
+def test_an_unfinished_run_of_version_0_2_0(out):
+    """Its checkpoints are folders; its best model and results are those of today."""
+    (out.path / "checkpoints" / "step_00000300_epoch_0002").mkdir(parents=True)
+    with pytest.raises(SelhnError, match=r"trained by selhn 0\.2\.0"):
+        load(out)
+    with pytest.raises(SelhnError, match="already holds a run"):
+        out.check(resume=False)

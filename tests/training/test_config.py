@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import yaml
 
-from selhn.base.errors import NotFound, SelhnError
 from selhn.losses import LOSSES, TripletHN, create_loss
 from selhn.training.config import RunConfig, TrainConfig, describe_objects, key_values, override, with_values
 from selhn.training.recipes import get_recipe
@@ -129,15 +128,6 @@ def test_yaml_of_the_wrong_kind(text, message):
 def test_a_seed_no_generator_takes():
     with pytest.raises(ValueError, match=r"seed must be below 2\^63"):
         override(RunConfig(), ["seed=99999999999999999999999"])
-
-
-def test_spellings_of_earlier_versions_are_read_from_files_only():
-    old = {"train": {"features": "fp16", "precision": "bf16"}}
-    assert RunConfig.from_dict(old).train == TrainConfig(feature_precision="float16", precision="bfloat16")
-    with pytest.raises(NotFound, match="unknown setting 'features': did you mean 'feature_precision'"):
-        override(RunConfig(), ["features=fp16"])
-    with pytest.raises(SelhnError, match="one of .*'float16'.* got 'fp16'"):
-        override(RunConfig(), ["feature_precision=fp16"])
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selhn.losses import AOQ, InfoNCE, Learns, SigLIP, TripletHN
+from selhn.losses import InfoNCE, SigLIP, TripletHN
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, train
 from selhn.training.run import make_loss
@@ -26,17 +26,6 @@ def test_the_temperature_is_trained_and_in_the_log(tiny_data, tiny_model, config
     logged = [row["temperature"] for row in read_log(tmp_path / "run/log.jsonl") if "temperature" in row]
     assert logged[0] == pytest.approx(0.1)
     assert len(set(logged)) > 1
-
-
-def test_a_resumed_run_goes_on_with_the_temperature_it_had(tiny_data, tiny_model, config, tmp_path):
-    whole, first, second = (InfoNCE(learn=True) for _ in range(3))
-    run = train(tiny_model(), tiny_data, whole, out=tmp_path / "whole", config=config, quiet=True)
-    train(tiny_model(), tiny_data, first, out=tmp_path / "part", config=replace(config, epochs=1), quiet=True)
-    resumed = train(
-        tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True
-    )
-    assert values(second) == values(whole) != values(first)
-    assert resumed.test == run.test
 
 
 class Foreign(torch.nn.Module):
@@ -73,31 +62,6 @@ def test_whole_runs_learn_what_siglip_learns():
     assert not make_loss(override(config, ["loss=siglip", "loss.learn=false"])).learn
     assert not make_loss(override(config, ["loss=infonce"])).learn
     assert torch.is_tensor(make_loss(override(config, ["loss=infonce", "loss.learn=true"])).log_scale)
-
-
-class ScaledAOQ(Learns, AOQ):
-    """A loss with a protocol that has tables of its own, and a learnt scale beside them."""
-
-    def __init__(self):
-        super().__init__(depth=20)
-        self.scale = torch.nn.Parameter(torch.ones(()))
-
-    def learnt(self):
-        return [self.scale]
-
-    def anchor_loss(self, anchors):
-        return super().anchor_loss(anchors) * self.scale
-
-
-def test_what_a_loss_with_a_protocol_learns_is_resumed_too(tiny_data, tiny_model, config, tmp_path):
-    whole, first, second = (ScaledAOQ() for _ in range(3))
-    run = train(tiny_model(), tiny_data, whole, out=tmp_path / "whole", config=config, quiet=True)
-    train(tiny_model(), tiny_data, first, out=tmp_path / "part", config=replace(config, epochs=1), quiet=True)
-    resumed = train(
-        tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True
-    )
-    assert values(second) == values(whole) != values(first)
-    assert resumed.test == run.test
 
 
 def test_siglips_bias_is_in_the_log(tiny_data, tiny_model, config, tmp_path):

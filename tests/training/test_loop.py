@@ -14,6 +14,7 @@ from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, TripletWarmU
 from selhn.models import load_model
 from selhn.runs import RunFolder, read_log
 from selhn.training import loop
+from selhn.training import state as states
 from selhn.training import step as steps
 from selhn.training.loop import train
 
@@ -130,7 +131,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
         assert "all of it is saved" in str(stopped.value)
     else:
         assert stopped.value.code == 128 + number
-    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003_epoch_0000\n"
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_00000003_epoch_0000.pt"]
     if name == "SIGTERM":
         run = train(
             tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True
@@ -147,7 +148,8 @@ def test_a_signal_while_dev_is_measured(tmp_path, tiny_model, tiny_data, tiny_co
     )
     with pytest.raises(SystemExit):
         train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
-    assert (tmp_path / "checkpoints" / "latest").read_text().endswith("epoch_0001\n")
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    assert path.stem.endswith("epoch_0001")
 
 
 def test_the_alarm_fits_the_loss():
@@ -167,7 +169,7 @@ def test_the_alarm_follows_the_phase_of_a_loss(tiny_model, tiny_data, tiny_confi
             seen.append((self.plateau, self.patience))
             return super().update(step, row)
 
-    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: Spy(None))
+    monkeypatch.setattr(states, "make_alarm", lambda loss, steps: Spy(None))
     train(tiny_model(), tiny_data, TripletWarmUp(), config=tiny_config, quiet=True)
     steps = len(seen) // 2
     assert set(seen[:steps]) == {(0.2 * 63, 250)}
@@ -195,7 +197,7 @@ def test_another_model_of_the_same_size_is_not_resumed(tmp_path, tiny_model, tin
 
 def test_the_verdict_survives_a_resume(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
     # With such a margin the loss per anchor is always within 2 % of it.
-    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: StallAlarm(loss.margin, epsilon=9.0))
+    monkeypatch.setattr(states, "make_alarm", lambda loss, steps: StallAlarm(loss.margin, epsilon=9.0))
     monkeypatch.setattr(loop, "patience", lambda loss, steps: 0)
     setting = {"out": tmp_path, "config": tiny_config, "quiet": True}
     first = train(tiny_model(), tiny_data, TripletHN(margin=50.0), epochs=1, **setting)
@@ -313,7 +315,7 @@ def test_a_folder_that_holds_a_run_is_refused_before_any_work(
     )
     for work in ("on_device", "make_batches"):
         monkeypatch.setattr(
-            loop, work, lambda *args, **kwargs: pytest.fail("features and texts were prepared")
+            states, work, lambda *args, **kwargs: pytest.fail("features and texts were prepared")
         )
     with pytest.raises(SelhnError, match="already holds a run"):
         train(tiny_model("vse_fc"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)

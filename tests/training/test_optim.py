@@ -9,9 +9,9 @@ from model_cases import make_model
 
 from selhn.base.errors import SelhnError
 from selhn.diagnose import parameter_norms
-from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig
 from selhn.training.optim import (
+    adamw,
     clipped_step,
     make_optimizer,
     parameter_groups,
@@ -66,8 +66,10 @@ def test_the_update_is_torchs_own(tiny_model, device, clip):
         model = tiny_model().to(device)
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         groups = [{"params": weights[:2], "lr": 1e-3}, {"params": weights[2:], "weight_decay": 0.1}]
-        kind = AdamW if own else torch.optim.AdamW
-        optimizer = kind(groups, lr=1e-2, weight_decay=0.01)
+        if own:
+            optimizer = adamw(groups, 1e-2, 0.01, torch.device(device))
+        else:
+            optimizer = torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.01)
         for step in range(1, 4):
             optimizer.zero_grad()
             for index, weight in enumerate(weights[:-1]):
@@ -80,31 +82,6 @@ def test_the_update_is_torchs_own(tiny_model, device, clip):
                 optimizer.step()
         ends.append(torch.cat([weight.detach().flatten() for weight in weights]))
     torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-7)
-
-
-def test_its_state_and_that_of_torchs_own_are_interchangeable(tiny_model):
-    """Checkpoints of earlier versions hold the state of torch's AdamW."""
-
-    def two_steps(optimizer, weights):
-        for _ in range(2):
-            for index, weight in enumerate(weights):
-                weight.grad = torch.full_like(weight, 0.01 * (index + 1))
-            optimizer.step()
-
-    weights = [[weight for weight in tiny_model().parameters() if weight.requires_grad] for _ in range(2)]
-    theirs, ours = torch.optim.AdamW(weights[0], lr=1e-2), AdamW([{"params": weights[1]}], lr=0.5)
-    two_steps(theirs, weights[0])
-    with torch.no_grad():
-        for own, given in zip(weights[1], weights[0]):
-            own.copy_(given)
-    ours.load_state_dict(theirs.state_dict())
-    assert ours.param_groups[0]["lr"] == 1e-2
-    two_steps(ours, weights[1])
-    two_steps(theirs, weights[0])
-    torch.testing.assert_close(weights[1], weights[0], rtol=1e-6, atol=1e-7)
-    saved = ours.state_dict()
-    assert saved["param_groups"][0]["params"] == list(range(len(weights[0])))
-    assert {float(state["step"]) for state in saved["state"].values()} == {4.0}
 
 
 def test_training_does_not_import_torchs_compiler():
@@ -146,6 +123,5 @@ def test_a_model_with_nothing_to_train():
 def test_a_weight_with_gaps_in_memory_is_refused():
     """The fused update would change what is in the gaps, and not the last rows."""
     weight = torch.nn.Parameter(torch.zeros(4, 6)[:, :3])
-    weight.sum().backward()
     with pytest.raises(SelhnError, match="clone"):
-        AdamW([{"params": [weight]}], lr=0.1).step()
+        adamw([{"params": [weight]}], 0.1, 0.0, torch.device("cpu"))

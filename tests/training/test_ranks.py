@@ -171,7 +171,7 @@ def test_a_killed_rank_ends_all_with_one_sentence_and_the_run_is_resumed(tmp_pat
 
     assert ended(started(2, *command("whole")))[0] == [0, 0]
     processes = started(2, *command("killed"))
-    while not (tmp_path / "killed" / "checkpoints" / "latest").exists():
+    while not RunFolder(tmp_path / "killed").started:
         time.sleep(0.01)
     processes[1].kill()
     status, _, error = ended(processes)

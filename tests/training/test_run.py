@@ -8,9 +8,9 @@ from selhn.base.errors import SelhnError
 from selhn.data import load_data
 from selhn.diagnose import diagnose
 from selhn.eval import evaluate
-from selhn.losses import TripletHN, TripletSelHN
+from selhn.losses import TripletHN
 from selhn.models import load_model
-from selhn.runs import read_log
+from selhn.runs import RunFolder
 from selhn.training import measure_runs, train
 from selhn.training import run as run_module
 from selhn.training.config import RunConfig, override
@@ -25,7 +25,7 @@ from selhn.training.run import (
     run_seeds,
 )
 
-BEFORE = Path(__file__).parents[1] / "fixtures" / "before_the_house"
+BEFORE = Path(__file__).parents[1] / "fixtures" / "version_0_2_0"
 TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
 
 
@@ -156,34 +156,18 @@ def test_a_run_of_objects_of_ones_own(tmp_path, tiny_model, tiny_data, tiny_conf
     train(tiny_model(), tiny_data, cross_entropy, out=tmp_path, config=tiny_config, resume=True, quiet=True)
 
 
-@pytest.mark.parametrize("name", ["run", "run_from_python"])
-def test_a_run_of_the_version_before_is_continued(tmp_path, name):
-    run = tmp_path / name
-    shutil.copytree(BEFORE / name, run)
-    assert diagnose(run).log.steps[-1] > 0
-    if name == "run":
-        model, data = open_run(run)
-        assert resume_run(run, ["epochs=3"], quiet=True).best_epoch in (0, 1, 2)
-        assert [row["epoch"] for row in read_log(run / "log.jsonl") if "dev" in row] == [0, 1, 2]
-        assert read_config(run).train.epochs == 3
-    else:
-        with pytest.raises(SelhnError, match="config.yaml"):
-            resume_run(run)
-        data, model = load_data("world", images=40), load_model(run)
-        train(
-            model,
-            data,
-            TripletSelHN(),
-            out=run,
-            resume=True,
-            epochs=2,
-            batch_size=32,
-            device="cpu",
-            quiet=True,
-        )
-        assert read_config(run).model == "scan_t2i_avg", "what it is made of is written now"
+def test_a_run_of_version_0_2_0_is_read_and_not_continued(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(BEFORE / "run", run)
+    assert diagnose(run).log.steps[-1] == 12
+    assert read_config(run).train.ema == 0.9
+    model, data = open_run(run)
+    results = RunFolder(run).results
     (_, metrics), *_ = measure_runs([run], data=None, split="test")
-    assert metrics == evaluate(load_model(run), data.test)
+    assert metrics == evaluate(model, data.test)
+    assert metrics.rsum == pytest.approx(results.test["rsum"], abs=1e-3)
+    with pytest.raises(SelhnError, match=r"trained by selhn 0\.2\.0"):
+        resume_run(run, ["epochs=3"])
 
 
 @pytest.mark.filterwarnings("ignore:BCE got scores")

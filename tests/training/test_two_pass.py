@@ -8,9 +8,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
 from selhn.models import MODELS, create_model
 from selhn.runs import read_log
-from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
+from selhn.training.optim import adamw
 from selhn.training.protocols import Protocol
 from selhn.training.protocols.base import match_in_two_passes, pulled_pairs, require_two_pass
 from selhn.training.step import make_batches, training_step
@@ -188,7 +188,7 @@ def test_a_step_of_the_loop_is_the_same(tiny_model, tiny_data):
     for two_pass in (False, True):
         # In double precision: BFAN drops what is below the mean, and rounding may decide what that is.
         model = tiny_model("bfan_equal").double().train()
-        optimizer = AdamW([{"params": list(model.parameters())}], lr=1e-4)
+        optimizer = adamw([{"params": list(model.parameters())}], 1e-4, 0.0, torch.device("cpu"))
         config = TrainConfig(batch_size=6, device="cpu", two_pass=two_pass)
         batches = make_batches(model, tiny_data, config, torch.device("cpu"))
         batches.dtype = torch.float64

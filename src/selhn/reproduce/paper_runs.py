@@ -28,9 +28,9 @@ from selhn.runs import RunFolder, environment
 from selhn.text import Vocabulary
 from selhn.training import RunConfig, get_recipe, measure_runs, override
 from selhn.training.config import key_values
-from selhn.training.loop import FREE_TO_CHANGE
 from selhn.training.recipes import DATASETS, find_data
 from selhn.training.run import make_model, read_config
+from selhn.training.state import FREE_TO_CHANGE
 from selhn.training.step import on_device
 
 _Measured = TypeVar("_Measured")

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, new_folder, refuse_links, settle, whole_folder, writing
@@ -29,18 +30,12 @@ from selhn.base.untrusted import parse_yaml
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
 from selhn.models.saved import BEST_FOLDER, OURS, read_config
-from selhn.runs.checkpoint_files import (
-    WEIGHTS,
-    StoredCheckpoint,
-    checkpoint_paths,
-    read_checkpoints,
-    remove_others,
-    write_checkpoint,
-)
+from selhn.runs.checkpoints import Checkpoints
 from selhn.runs.run_log import LogPart, read_log, read_log_part
 from selhn.runs.weights import load_weights, save_weights
 from selhn.text import TOKENIZER_FILES, Tokenizer, has_tokenizer, load_tokenizer
 
+WEIGHTS = "model.safetensors"
 LOG, RESULTS = "log.jsonl", "results.json"
 _FILES = (
     *(
@@ -90,7 +85,6 @@ class RunFolder:
     def __init__(self, path: str | Path | None):
         self.path = None if path is None else Path(path)
         self._best: dict[str, Tensor] = {}
-        self._last: Path | None = None  # the last checkpoint known to be complete
         if self.path is not None:
             refuse_links(self.path, _FILES)
 
@@ -99,6 +93,10 @@ class RunFolder:
         if self.path is None:
             raise SelhnError("this run has no folder, so it has no files: train it with out=")
         return self.path / name
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.file("."))
 
     # Reading
 
@@ -118,7 +116,7 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """The content of `config.yaml`; None if there is none, as in older runs from Python."""
+        """The content of `config.yaml`; None if there is none."""
         return self._read("config.yaml")
 
     @property
@@ -138,7 +136,7 @@ class RunFolder:
     @property
     def started(self) -> bool:
         """Whether there is a checkpoint to resume from."""
-        return bool(checkpoint_paths(self.file("checkpoints")))
+        return bool(self.checkpoints.paths) or self.checkpoints.are_older
 
     @property
     def results(self) -> Results | None:
@@ -158,11 +156,12 @@ class RunFolder:
         return self._read("verdict.json")
 
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that it is trained with; None if unknown, as in runs of older versions."""
+        """The tokenizer that it is trained with; None if it has none."""
         here = self.file(".")
-        verify(here, TOKENIZER_FILES, "restore it, or start the run again", required=False)
-        folder = here if has_tokenizer(here) else self.best
-        return load_tokenizer(folder) if has_tokenizer(folder) else None
+        if not has_tokenizer(here) and not (here / CHECKSUMS_FILE).exists():
+            return None
+        verify(here, TOKENIZER_FILES, "restore it, or start the run again")
+        return load_tokenizer(here)
 
     @property
     def best(self) -> Path:
@@ -197,6 +196,11 @@ class RunFolder:
                 f"{self.path} already holds a run: continue it with --resume {self.path} (in Python resume=True), "
                 "or choose another folder with --out (out=)"
             )
+        if self.checkpoints.are_older:
+            raise SelhnError(
+                f"{self.path} was trained by selhn 0.2.0, and this version cannot continue it: finish it with 0.2.0, "
+                "or start again in another folder; its best model and results can be read"
+            )
         if resume and not self.started:
             raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
 
@@ -226,8 +230,7 @@ class RunFolder:
         """
         if self.path is None:
             return
-        checkpoints = self.file("checkpoints")  # a killed process may have left more than two
-        remove_others(checkpoints, {*checkpoint_paths(checkpoints)[:2], self._last or checkpoints})
+        self.checkpoints.tidy()
         if not finished:
             self.file(RESULTS).unlink(missing_ok=True)
             self.file("verdict.json").unlink(missing_ok=True)
@@ -275,7 +278,7 @@ class RunFolder:
         if model.name is not None:
             read_config(folder)
         else:
-            verify(folder, [WEIGHTS], "restore a copy", required=False)
+            verify(folder, [WEIGHTS], "restore a copy")
 
     def restore_best(self, model: AbstractMatcher) -> None:
         if self.path is None:
@@ -285,22 +288,6 @@ class RunFolder:
         else:
             self.verify_best(model)
             load_weights(model, self.best / WEIGHTS)
-
-    def write_checkpoint(
-        self, name: str, model: nn.Module, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
-    ) -> None:
-        """Write `checkpoints/NAME`; it and the last complete one before it are kept."""
-        folder = self.file("checkpoints")
-        path = write_checkpoint(folder, name, model, tensors, content, self.log_path)
-        remove_others(folder, {path, self._last or path})
-        self._last = path
-
-    def read_checkpoints(self) -> Iterator[StoredCheckpoint]:
-        """The undamaged checkpoints, the newest first."""
-        self.check(resume=True)
-        for checkpoint in read_checkpoints(self.file("checkpoints"), self.log_path):
-            self._last = self._last or checkpoint.path
-            yield checkpoint
 
 
 def find_runs(path: str | Path, deepest: int = 4, most: int = 500) -> list[Path]:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from selhn.base.errors import Damaged, SelhnError
+from selhn.base.errors import SelhnError
+from selhn.base.tensor_files import read_tensors
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -17,10 +17,7 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Read what `save_weights` wrote into a module of the same shapes."""
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise Damaged(f"{path} is damaged ({error}): remove the run and start it again") from None
+    weights = read_tensors(path, "remove the run and start it again")
     own = weights_of(model)
     if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
         raise SelhnError(f"{path} has the weights of another model: resume with the model the run began with")

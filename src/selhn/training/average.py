@@ -75,13 +75,13 @@ class WeightAverage:
             own.copy_(buffer)
         return self.model
 
-    def state(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint stores."""
         return dict(self._averages)
 
     @torch.no_grad()
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`, in place; refuses tensors that do not fit."""
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `state_dict`, in place; refuses tensors that do not fit."""
         check_fits(self._averages, state, "the average in the checkpoint")
         for name, average in self._averages.items():
             average.copy_(state[name])

@@ -20,9 +20,6 @@ from selhn.runs import OWN
 
 NAMED = ("model", "loss", "data")
 TEXTS = (*NAMED, "start")
-OLD_SPELLINGS = {"features": "feature_precision", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-OLD_SPELLINGS |= {repr(old): repr(new) for old, new in OLD_SPELLINGS.items()}
-"""Names that earlier versions wrote into the files of a run, plain and quoted."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +124,13 @@ class RunConfig:
             values[name] = values.get(name) or {}
             if not isinstance(values[name], dict):
                 raise SelhnError(f"{name} must have `name: value` lines, got {values[name]!r}")
-        training = respelled(values.pop("train"))
+        training = values.pop("train")
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
 
 
 def _as_json(value: Any) -> Any:
     return os.fspath(value) if plain(value) is value else plain(value)
-
-
-def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from the files of a run, with names of earlier versions replaced by current ones."""
-    return {
-        OLD_SPELLINGS.get(name, name): OLD_SPELLINGS.get(value, value) if isinstance(value, str) else value
-        for name, value in settings.items()
-    }
 
 
 def describe_objects(
@@ -260,4 +249,4 @@ def _number(value: Any) -> Any:
 def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in values:
         if name not in known:
-            raise NotFound(f"unknown setting {name!r}: {did_you_mean(OLD_SPELLINGS.get(name, name), known)}")
+            raise NotFound(f"unknown setting {name!r}: {did_you_mean(name, known)}")

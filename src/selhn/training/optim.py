@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -10,11 +11,45 @@ from torch import Tensor, nn
 from selhn.base.errors import Damaged, SelhnError, warn
 from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
-from selhn.training.adamw import AdamW
 from selhn.training.config import TrainConfig
 
 MOST_LR = 1.0
 """Highest useful learning rate: above it, one step of AdamW adds more than any weight of these models."""
+
+
+class AdamW(torch.optim.AdamW):
+    """`torch.optim.AdamW` in one pass over memory (`fused`), without torch's compiler.
+
+    torch keeps the methods of its optimisers out of compiled programs by a decorator, which imports the whole compiler:
+    a second before the first step. These are the same methods without it.
+    """
+
+    grad_scale: Tensor | None = None
+    """What all gradients are divided by as they are read."""
+
+    add_param_group = unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
+    state_dict = unwrap(torch.optim.AdamW.state_dict)
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """The moments of every weight, in the weight's own layout; all settings stay those of this run."""
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        if not state_dict["state"].keys() <= set(range(len(weights))):
+            raise Damaged("the optimiser in the checkpoint belongs to other weights: start the run again")
+        self.state.clear()
+        for number, saved in state_dict["state"].items():
+            weight = weights[number]
+            moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+            own = {"step": torch.zeros((), device=weight.device), **moments}
+            if {name: held.shape for name, held in own.items()} != {
+                name: held.shape for name, held in saved.items()
+            }:
+                raise Damaged("the optimiser in the checkpoint does not fit the model: start the run again")
+            for name, held in own.items():
+                held.copy_(saved[name])
+            self.state[weight] = own
 
 
 def make_optimizer(
@@ -36,7 +71,21 @@ def make_optimizer(
         group["initial_lr"] = group["lr"]
         if device.type == "cuda":  # a recorded step reads the rate from the device on every replay
             group["lr"] = torch.tensor(group["lr"], device=device)
-    return AdamW(groups, config.lr, config.weight_decay)
+    return adamw(groups, config.lr, config.weight_decay, device)
+
+
+def adamw(groups: Sequence[dict[str, Any]], lr: float, weight_decay: float, device: torch.device) -> AdamW:
+    """AdamW for weights on one device, on a GPU such that its steps can be recorded."""
+    for weight in (weight for group in groups for weight in group["params"]):
+        if (
+            torch.empty_like(weight, device="meta").stride() != weight.stride()
+        ):  # the update walks through memory
+            raise SelhnError(
+                f"a weight of shape {tuple(weight.shape)} is a part of a larger tensor, with gaps in memory: "
+                "make it a tensor of its own, nn.Parameter(part.clone())"
+            )
+    on_gpu = device.type == "cuda"
+    return AdamW(groups, lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
 
 
 def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
@@ -80,57 +129,7 @@ def set_learning_rate(optimizer: AdamW, factor: float) -> None:
 
 def clipped_step(optimizer: AdamW, norms: Norms, clip: float) -> None:
     """One update, with all gradients scaled down together if their norm is above `clip`; 0 turns that off."""
-    # The update divides by this as it reads the gradients, which saves a pass over them.
-    optimizer.step(((total_norm(list(norms.values())) + 1e-6) / clip).clamp(min=1).float() if clip else None)
-
-
-def flatten_optimizer(optimizer: AdamW) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The moments of an optimiser as tensors by name, and its settings."""
-    state = optimizer.state_dict()
-    tensors = {
-        f"optimizer.{index}.{key}": value.contiguous()
-        for index, values in state["state"].items()
-        for key, value in values.items()
-    }
-    groups = [
-        {key: float(value) if isinstance(value, Tensor) else value for key, value in group.items()}
-        for group in state["param_groups"]
-    ]
-    return tensors, groups
-
-
-def unflatten_optimizer(
-    optimizer: AdamW, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
-) -> None:
-    """The inverse of `flatten_optimizer`; refuses tensors that do not fit the weights."""
-    state: dict[int, dict[str, Tensor]] = {}
-    mine = optimizer.state_dict()["param_groups"]
-    weights = list(optimizer.weights)
-    try:
-        for name, tensor in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".", 2)
-                if not tensor.is_floating_point() or tensor.shape not in (
-                    weights[int(index)].shape,
-                    torch.Size(),
-                ):
-                    raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}")
-                state.setdefault(int(index), {})[key] = tensor
-        if [group["params"] for group in groups] != [group["params"] for group in mine]:
-            raise ValueError("it belongs to other weights")
-        for saved, own in zip(groups, mine):
-            for key in own:
-                if not _alike(own[key], saved.get(key, own[key])):
-                    raise ValueError(f"{key} is {str(saved[key])[:40]}")
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
-    except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(
-            f"the checkpoint's optimiser does not fit the model ({error}): start the run again"
-        ) from None
-
-
-def _alike(own: Any, saved: Any) -> bool:
-    """Whether both are numbers, or sequences of equally many; other values always fit."""
-    if isinstance(own, (tuple, list)):
-        return isinstance(saved, (tuple, list)) and len(own) == len(saved) and all(map(_alike, own, saved))
-    return not isinstance(own, (int, float)) or isinstance(own, bool) or isinstance(saved, (int, float))
+    if clip:
+        # The update divides by this as it reads the gradients, which saves a pass over them.
+        optimizer.grad_scale = ((total_norm(list(norms.values())) + 1e-6) / clip).clamp(min=1).float()
+    optimizer.step()

@@ -17,10 +17,9 @@ from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
 from selhn.ops import side_by_side
-from selhn.training.adamw import AdamW
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
-from selhn.training.optim import clipped_step
+from selhn.training.optim import AdamW, clipped_step
 from selhn.training.protocols import Protocol
 
 

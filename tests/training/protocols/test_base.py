@@ -15,7 +15,7 @@ def test_the_ordinary_protocol_adds_nothing(tiny_model, tiny_data, tiny_config):
     match, given = protocol.match(step.pairs, batch)
     assert torch.equal(match.scores, model(batch).scores)
     assert given is None
-    assert protocol.state() == {}
+    assert protocol.state_dict() == {}
     assert protocol.capturable
 
 
@@ -25,6 +25,6 @@ def test_tables_are_the_state_and_are_filled_in_place(tiny_model, tiny_data, tin
     first, second = (Protocol(model, TripletHN(), tiny_data, batches, tiny_config) for _ in range(2))
     first.tables, second.tables = {"rows": torch.arange(4.0)}, {"rows": torch.zeros(4)}
     table = second.tables["rows"]
-    second.load_state(first.state())
+    second.load_state_dict(first.state_dict())
     assert second.tables["rows"] is table
     assert torch.equal(table, torch.arange(4.0))

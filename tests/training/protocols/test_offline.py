@@ -72,7 +72,7 @@ def test_the_scores_of_the_further_pairs(name, make_protocol):
 def test_lists_are_made_anew_every_few_epochs(make_protocol):
     protocol = make_protocol(AOQ(depth=20, refresh=2))
     protocol.begin_epoch(0)
-    first = protocol.state()["texts"].clone()
+    first = protocol.state_dict()["texts"].clone()
     with torch.no_grad():
         protocol.model.image.fc.weight.normal_()
     protocol.begin_epoch(1)

@@ -62,7 +62,7 @@ def test_the_teacher_is_the_average_and_has_no_gradient(tiny_model, tiny_data):
     assert model.image.fc.weight.grad.abs().sum() > 0
     assert all(parameter.grad is None for parameter in protocol.average.model.parameters())
     assert all(torch.equal(before[name], now) for name, now in protocol.average.model.state_dict().items())
-    assert protocol.state() == {}
+    assert protocol.state_dict() == {}
 
 
 def test_what_it_cannot_be_combined_with(tiny_model, tiny_data):

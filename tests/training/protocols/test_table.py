@@ -1,14 +1,12 @@
-"""What holds for every protocol: runs from names, and runs that are resumed."""
+"""What holds for every protocol: runs from names; how they are resumed is in `training/test_resume.py`."""
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from selhn.losses import LOSSES, TripletHN, TripletSelHN
 from selhn.models import Twins, load_model
 from selhn.runs import read_log
-from selhn.training import get_recipe, override, resume_run, run_config
-from selhn.training import step as steps
+from selhn.training import get_recipe, override, run_config
 from selhn.training.protocols import PROTOCOLS, Protocol, protocol_of
 
 NAMES = [name for name, entry in LOSSES.items() if entry.loss in PROTOCOLS]
@@ -18,11 +16,6 @@ SETTINGS = {"ncr": ["loss.warmup_epochs=1"], "aoq": ["loss.depth=30"], "meta_spn
 
 def tiny_run(recipe, name):
     return override(get_recipe(recipe), [f"loss={name}", *TINY, *SETTINGS.get(name, [])])
-
-
-def final_state(out):
-    latest = out / "checkpoints" / (out / "checkpoints" / "latest").read_text().strip()
-    return {**load_file(latest / "model.safetensors"), **load_file(latest / "training.safetensors")}
 
 
 def test_every_protocol_is_that_of_a_loss_of_the_table():
@@ -92,44 +85,3 @@ def test_what_does_not_go_together(name, settings, message):
     )
     with pytest.raises(ValueError, match=message):
         run_config(config, quiet=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        *((name, ["ema=0.9"]) for name in NAMES),
-        ("infonce", ["loss.learn=true", "ema=0.9", "distil=1", "schedule=cosine", "lr_warmup=0.5"]),
-    ],
-)
-def test_a_run_that_died_ends_as_if_nothing_had_happened(name, settings, tmp_path, monkeypatch):
-    small = ["data.images=16", "batch_size=12", "model.word_dim=8"]
-    config = override(tiny_run("rvse_selhn_world", name), ["checkpoint_every=4", *small, *settings])
-    whole = run_config(config, tmp_path / "whole", quiet=True)
-    step, count = steps.training_step, [0]
-
-    def mortal(*args):
-        count[0] += 1
-        if count[0] == 11:  # in the middle of the second epoch, three steps after a checkpoint
-            raise MemoryError("killed")
-        return step(*args)
-
-    monkeypatch.setattr(steps, "training_step", mortal)
-    with pytest.raises(MemoryError, match="killed"):
-        run_config(config, tmp_path / "died", quiet=True)
-    died = final_state(tmp_path / "died")
-    assert any(key.startswith("protocol.") for key in died) == (name in NAMES)
-    assert any(key.startswith("average.") for key in died)
-    monkeypatch.setattr(steps, "training_step", step)
-    again = resume_run(tmp_path / "died", quiet=True)
-    assert again.test == whole.test
-    expected, actual = final_state(tmp_path / "whole"), final_state(tmp_path / "died")
-    best = [(tmp_path / out / "best" / "checksums.json").read_bytes() for out in ("whole", "died")]
-    assert best[0] == best[1]
-    assert expected.keys() == actual.keys()
-    assert all(torch.equal(expected[key], actual[key]) for key in expected)
-    assert (tmp_path / "died" / "log.jsonl").read_text() == (tmp_path / "whole" / "log.jsonl").read_text()
-
-
-def test_an_ordinary_checkpoint_holds_nothing_of_a_protocol_or_an_average(tmp_path):
-    run_config(override(get_recipe("vse_fc_hn_world"), [*TINY, "epochs=1"]), tmp_path, quiet=True)
-    assert not any(key.startswith(("protocol.", "average.")) for key in final_state(tmp_path))

@@ -7,7 +7,7 @@ gradients of the second. Value and gradients are those of one pass. This does no
 gradients for all negatives, nor for a model whose scores depend on other pairs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError, warn
 from selhn.base.ranks import Ranks, Shares
+from selhn.base.tensor_files import check_fits
 from selhn.base.types import Batch, Match, Products
 from selhn.data import Batches, Data, Pairs
 from selhn.kernels import MAXIMA, STATISTICS, Terms
@@ -35,7 +36,7 @@ from selhn.training.config import TrainConfig
 class Protocol:
     """How a loss is trained; this is the ordinary way, which needs nothing but scores.
 
-    The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state` in checkpoints.
+    The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state_dict` in checkpoints.
     A protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves the result
     in `tables`, with a row per text or image, on the device; `match` gathers from them for its pairs. Tables
     are filled in place, never replaced: a recorded step keeps reading where it was recorded.
@@ -117,11 +118,12 @@ class Protocol:
             return None
         return batch.image_ids if self.shares is None else self.shares.gather(batch.image_ids)
 
-    def state(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the model, the loss and their optimiser."""
         return dict(self.tables)
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_fits(self.tables, state, f"{type(self).__name__} in the checkpoint")
         for name, table in self.tables.items():
             table.copy_(state[name])
 

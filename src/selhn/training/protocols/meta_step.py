@@ -1,8 +1,9 @@
 """Meta-SPN: a step for a weighting network (our reading of Wei et al., 2021; experimental)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,8 +12,7 @@ from torch import Tensor, nn
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Pairs
 from selhn.losses import MetaSPN, TripletHN
-from selhn.training.adamw import AdamW
-from selhn.training.optim import flatten_optimizer, unflatten_optimizer
+from selhn.training.optim import adamw
 from selhn.training.protocols.base import Protocol
 
 NUDGE = 0.001
@@ -47,7 +47,8 @@ class MetaStep(Protocol):
         loss = self.loss.to(batches.device)
         self._plain = TripletHN(loss.margin)
         on_gpu = batches.device.type == "cuda"
-        self._optimizer = AdamW([{"params": list(loss.network.parameters())}], loss.weight_lr)
+        weights = [{"params": list(loss.network.parameters())}]
+        self._optimizer = adamw(weights, loss.weight_lr, 0.0, batches.device)
         size = min(batches.batch_size, data.dev.num_texts)
         self._dev = Batches(
             data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device, side=batches.side
@@ -107,14 +108,12 @@ class MetaStep(Protocol):
     def _gradients(self, value: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(value, self._parameters, allow_unused=True, materialize_grads=True)
 
-    def state(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """The optimiser of the weighting network, which is itself part of the loss."""
-        return flatten_optimizer(self._optimizer)[0]
+        return self._optimizer.state_dict()
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        of_before = {name: state[name] for name in self.loss.network.state_dict() if name in state}
-        self.loss.network.load_state_dict(of_before, strict=False)  # older checkpoints have the network here
-        unflatten_optimizer(self._optimizer, state, self._optimizer.state_dict()["param_groups"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._optimizer.load_state_dict(state)
 
 
 @contextmanager

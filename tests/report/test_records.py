@@ -5,7 +5,7 @@ import pytest
 
 from selhn.base.errors import Damaged
 from selhn.report.page import page
-from selhn.report.records import flat, read_runs
+from selhn.report.records import as_typed, read_runs
 
 
 def test_what_a_folder_says(write_run):
@@ -39,7 +39,7 @@ def test_a_run_that_was_started_from_objects(write_run):
 
 
 def test_settings_as_they_are_typed():
-    assert flat({"model": "rvse", "train": {"lr": 5e-4, "decay_at": [1, 2]}, "empty": {}}) == {
+    assert as_typed({"model": "rvse", "train": {"lr": 5e-4, "decay_at": [1, 2]}, "empty": {}}) == {
         "model": "rvse",
         "train.lr": "0.0005",
         "train.decay_at": "[1, 2]",

@@ -9,7 +9,7 @@ from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.losses import AOQ, NCR, InfoNCE, TripletHN, TripletSelHN
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
-from selhn.training.protocols import Protocol, base
+from selhn.training.protocols import Protocol, shares
 from selhn.training.step import make_batches
 
 
@@ -49,7 +49,7 @@ def gradients(tiny_model, tiny_data, **settings):
 def test_chunks_are_encoded_again_with_the_same_random_numbers(tiny_model, tiny_data, monkeypatch, settings):
     found = gradients(tiny_model, tiny_data, **settings)
     monkeypatch.setattr(
-        base, "checkpoint", lambda function, *given, use_reentrant, context_fn: function(*given)
+        shares, "checkpoint", lambda function, *given, use_reentrant, context_fn: function(*given)
     )
     for own, plain in zip(found, gradients(tiny_model, tiny_data, **settings), strict=True):
         assert torch.equal(own, plain)

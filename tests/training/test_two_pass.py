@@ -12,7 +12,7 @@ from selhn.training.config import TrainConfig
 from selhn.training.loop import train
 from selhn.training.optim import adamw
 from selhn.training.protocols import Protocol
-from selhn.training.protocols.base import match_in_two_passes, pulled_pairs, require_two_pass
+from selhn.training.protocols.two_pass import match_in_two_passes, pulled_pairs, require_two_pass
 from selhn.training.step import make_batches, training_step
 
 ELIGIBLE = [

@@ -80,6 +80,14 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
     return otherwise or (f"choose from {', '.join(known)}" if known else "there are none")
 
 
+def flat(nested: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Flatten to one level; inner names are joined by a dot."""
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        found |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return found
+
+
 def require_settings(
     owner: str, function: Callable[..., Any], settings: Mapping[str, Any], only_optional: bool = False
 ) -> dict[str, Any]:

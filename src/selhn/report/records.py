@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.names import flat
 from selhn.diagnose import Diagnosis, diagnose, epsilon_of
 from selhn.eval import Metrics
 from selhn.runs import OWN, RunFolder
@@ -83,8 +84,8 @@ def _read_run(path: Path, name: str) -> RunRecord:
         epsilon_of(None if config is None or config.loss.startswith(OWN) else make_loss(config)),
         trained_on(path) or f"the unnamed data of {name}",
         config,
-        flat(folder.identity if config is None else config.to_dict()),
-        flat(folder.environment),
+        as_typed(folder.identity if config is None else config.to_dict()),
+        as_typed(folder.environment),
         None if results is None else _metrics(results.test, folder.file("results.json")),
         dev,
         best_epoch,
@@ -92,15 +93,11 @@ def _read_run(path: Path, name: str) -> RunRecord:
     )
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def as_typed(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as one types them: `train.lr` and `0.0005`."""
-    found: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value)
-    return found
+    return {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in flat(settings).items()
+    }
 
 
 def _metrics(named: Any, path: Path) -> Metrics:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from selhn.base.device import choose_device
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.files import new_folder, refuse_links
-from selhn.base.names import did_you_mean
+from selhn.base.names import did_you_mean, flat
 from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
@@ -225,7 +225,7 @@ def is_done(path: Path, config: RunConfig) -> bool:
     run = RunFolder(path)
     if run.config is None:
         return False
-    there, here = _flat(read_config(path)), _flat(config)
+    there, here = _compared(read_config(path)), _compared(config)
     for key in sorted({*there, *here}):
         if there.get(key) != here.get(key):
             raise SelhnError(
@@ -235,13 +235,16 @@ def is_done(path: Path, config: RunConfig) -> bool:
     return run.finished
 
 
-def _flat(config: RunConfig) -> dict[str, Any]:
-    plain = config.to_dict()
-    plain.pop("start")  # a path: it differs once the folder has been moved
-    free = {*FREE_TO_CHANGE} - {"epochs"}
-    for owner in ("model", "loss", "data"):
-        plain |= {f"{owner}.{key}": value for key, value in plain.pop(f"{owner}_settings").items()}
-    return plain | {key: value for key, value in plain.pop("train").items() if key not in free}
+def _compared(config: RunConfig) -> dict[str, Any]:
+    """The settings that two runs must share, as one types them."""
+    typed = {
+        key.removeprefix("train.").replace("_settings.", "."): value
+        for key, value in flat(config.to_dict()).items()
+    }
+    # `start` is a path: it differs once the folder has been moved.
+    return {
+        key: value for key, value in typed.items() if key == "epochs" or key not in ("start", *FREE_TO_CHANGE)
+    }
 
 
 def _settings_of(model: str) -> Sequence[str]:

@@ -27,7 +27,6 @@ from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
 from selhn.training.loop import Run, train_in
 from selhn.training.protocols import protocol_of
-from selhn.training.protocols.base import require_shareable
 from selhn.training.recipes import find_data
 
 
@@ -44,7 +43,7 @@ def run_config(
     folder = RunFolder(out)
     folder.check(resume)
     loss = make_loss(config)
-    require_shareable(protocol_of(type(loss), config.train.distil), loss, config.train, launched())
+    protocol_of(type(loss), config.train.distil).require_shareable(loss, config.train, launched())
     data = load_data(find_data(config.data), **config.data_settings)
     if resume or not config.start:
         model = make_model(config, data, folder.tokenizer() if resume else None)

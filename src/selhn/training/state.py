@@ -20,7 +20,8 @@ from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
 from selhn.training.optim import AdamW, make_optimizer
 from selhn.training.protocols import Protocol, protocol_of
-from selhn.training.protocols.base import require_shareable, require_shareable_model, require_two_pass
+from selhn.training.protocols.shares import require_shareable_model
+from selhn.training.protocols.two_pass import require_two_pass
 from selhn.training.step import make_batches, on_device
 
 FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
@@ -107,7 +108,7 @@ def make_state(
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
     kind, number = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
-    require_shareable(kind, loss, config, number)
+    kind.require_shareable(loss, config, number)
     require_shareable_model(model, config, number)
     if config.two_pass:
         require_two_pass(model, loss)

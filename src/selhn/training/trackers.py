@@ -11,7 +11,7 @@ from typing import Any
 
 from selhn.base.errors import SelhnError, needs
 from selhn.base.files import refuse_links
-from selhn.base.names import did_you_mean
+from selhn.base.names import did_you_mean, flat
 from selhn.runs import RunFolder
 
 Rows = Sequence[Mapping[str, Any]]
@@ -240,11 +240,3 @@ def kind_of(run: object) -> type[Tracker]:
     """The tracker class for a run object that was started elsewhere."""
     package = type(run).__module__
     return TensorBoard if "tensorboard" in package else TRACKERS.get(package.partition(".")[0], Tracker)
-
-
-def flat(nested: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Flatten to one level; inner names are joined by a dot."""
-    found: dict[str, Any] = {}
-    for name, value in nested.items():
-        found |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return found

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 from contextlib import contextmanager
 from dataclasses import replace

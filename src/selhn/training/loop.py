@@ -113,11 +113,8 @@ def train_in(
         asked = known_trackers(track, folder)
         device, first = local_device(choose_device(config.device)), ranks is None or ranks.own == 0
         state = make_state(model, data, loss, config, device, ranks)
-        batches, average, stepper = (
-            state.protocol.batches,
-            state.average,
-            make_stepper(state.protocol, state.optimizer),
-        )
+        batches, average = state.protocol.batches, state.average
+        stepper = make_stepper(state.protocol, state.optimizer)
         writes, steps = folder if first else RunFolder(None), len(batches)
         with writes.hold(), tracked(asked if first else [], writes, run.model, settings) as trackers:
             damage = _load_in_turn(folder, state, ranks, device) if resume else []

@@ -42,10 +42,8 @@ class AdamW(torch.optim.AdamW):
         for number, saved in state_dict["state"].items():
             weight = weights[number]
             moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-            own = {"step": torch.zeros((), device=weight.device), **moments}
-            if {name: held.shape for name, held in own.items()} != {
-                name: held.shape for name, held in saved.items()
-            }:
+            own = {"step": torch.zeros((), dtype=torch.float32, device=weight.device), **moments}
+            if own.keys() != saved.keys() or any(own[name].shape != saved[name].shape for name in own):
                 raise Damaged("the optimiser in the checkpoint does not fit the model: start the run again")
             for name, held in own.items():
                 held.copy_(saved[name])
@@ -77,9 +75,8 @@ def make_optimizer(
 def adamw(groups: Sequence[dict[str, Any]], lr: float, weight_decay: float, device: torch.device) -> AdamW:
     """AdamW for weights on one device, on a GPU such that its steps can be recorded."""
     for weight in (weight for group in groups for weight in group["params"]):
-        if (
-            torch.empty_like(weight, device="meta").stride() != weight.stride()
-        ):  # the update walks through memory
+        # The update walks through the memory of weights and of moments, which have no gaps.
+        if torch.empty_like(weight, device="meta").stride() != weight.stride():
             raise SelhnError(
                 f"a weight of shape {tuple(weight.shape)} is a part of a larger tensor, with gaps in memory: "
                 "make it a tensor of its own, nn.Parameter(part.clone())"

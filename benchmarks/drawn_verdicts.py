@@ -211,6 +211,9 @@ KINDS: dict[str, Kind] = {
         stalls(r, c), spread=path((0, 0.05), (0.1, 0.06), (0.14, 0.06), (0.2, 0.003), (1, 0.002)),
         change=times_loss(lambda x, _: (r.batch - 1) * 0.9 if x < 0.14 else 1)), STALL),
     "T-HN stalls, only the loss": Kind(lambda r, c: losses_only(stalls(r, c)), STALL),
+    "T-HN stalls, only loss and dev": Kind(
+        lambda r, c: replace(stalls(r, c), scores=False, names_loss=c.random() < 0.5), STALL
+    ),
     "T-HN stalls, only a sum, told": Kind(
         lambda r, c: replace(losses_only(stalls(r, c)), reduction="sum", names_loss=True), STALL
     ),
@@ -265,6 +268,9 @@ KINDS: dict[str, Kind] = {
         learns(r, c), scores=False, evaluations=c.randint(10, 30), images=c.choice((500, 1000)),
         rsum=path((0, 20), (0.25, (top := c.uniform(150, 400))), (0.6, 0.85 * top), (1, c.uniform(0.6, 0.8) * top))),
         ("overfitting",)),
+    "overfitting, queries not logged": Kind(
+        lambda r, c: replace(KINDS["overfitting"].draw(r, c), counts=False), ("overfitting",)
+    ),
     # Learning.
     "learns": Kind(learns),
     "learns, known loss": Kind(lambda r, c: replace(learns(r, c), names_loss=True)),

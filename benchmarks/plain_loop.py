@@ -34,9 +34,7 @@ def make_pairs(number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]
     )
 
 
-def spoilt(
-    images: Tensor, texts: Tensor, fault: str, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def spoilt(images: Tensor, texts: Tensor, fault: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Pairs in which something is wrong."""
     if fault == "shuffled":
         return images, texts[torch.randperm(len(texts), generator=generator)]

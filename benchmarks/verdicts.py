@@ -76,9 +76,7 @@ def runs() -> Iterator[Trained]:
                       {"loss": loss, "fault": "shuffled", **FEW})  # fmt: skip
     yield Trained("hn shuffled", NOTHING_LEARNT, {"loss": "hn", "fault": "shuffled", **FEW})
     for loss in ("triplet", "infonce"):
-        yield Trained(
-            f"{loss} few pairs", OVERFIT, {"loss": loss, "pairs": 100, "steps": 2100, "held_out": 1000}
-        )
+        yield Trained(f"{loss} few pairs", (), {"loss": loss, "pairs": 100, "steps": 2100, "held_out": 1000})
     for loss in ("hn", "selhn", "infonce"):
         yield Trained(
             f"{loss} zero features", NOTHING_LEARNT, {"loss": loss, "fault": "zeros", "steps": 1000}

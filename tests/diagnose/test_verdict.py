@@ -105,7 +105,7 @@ class TestTrainedRuns:
         assert judge(from_rows(rows)).kind == "collapsing"
 
     def test_overfitting_by_the_loss_on_held_out_pairs(self, plain_run):
-        rows = [{name: row[name] for name in row if name != "rsum"} for row in plain_run("selhn", pairs=100)]
+        rows = [{name: row[name] for name in row if name != "dev"} for row in plain_run("selhn", pairs=100)]
         verdict = judge(from_rows(rows))
         assert verdict.kind == "overfitting"
         assert "best epoch" in verdict.remedy

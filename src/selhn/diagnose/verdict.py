@@ -7,22 +7,36 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from selhn.diagnose.facts import FURTHEST, NEAR, STEADY, Facts, Still, ends, from_to, smoothed, told_gradients
+from selhn.diagnose.facts import (
+    ENOUGH_ROWS,
+    FURTHEST,
+    NEAR,
+    STEADY,
+    Facts,
+    Still,
+    ends,
+    from_to,
+    smoothed,
+    told_gradients,
+)
+from selhn.diagnose.held_out import ERRORS
 from selhn.diagnose.logs import Clock, Log
 from selhn.diagnose.stall import PATIENCE, REMEDY, Plateau
 
-Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "unclear"]
+Kind = Literal["healthy", "stalled", "collapsing", "diverging", "chance", "overfitting", "unclear"]
 REMEDIES: dict[Kind, str] = {
     "healthy": "nothing to fix",
     "stalled": REMEDY,
     "collapsing": "if the hardest negatives are mined from the start (T-HN), scores can collapse: train with "
     "TripletSelHN (loss=selhn) instead; with SelHN they recover within an epoch or two",
     "diverging": "lower the learning rate tenfold, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
+    "chance": "check that every caption belongs to its picture, in training and on dev (rows that were shuffled or "
+    "shifted, ids of another split); if they do, train on more pairs",
     "overfitting": "use the weights of the best epoch; add data, dropout of regions and words, or weight decay",
     "unclear": "log more steps, or name the loss: margin, batch, reduction or column (--margin and so on in the shell)",
 }
 WRONG_RATE = "try a learning rate ten times higher or lower; and check that the weights are trained at all"
-ENOUGH_ROWS = 8
+NOTHING_LEARNT = f"{WRONG_RATE}, that features and captions differ between pairs, and that every caption belongs to its picture"
 MOST_SKIPPED = 0.1
 """Share of rows without a finite loss that is harmless: steps that a gradient scaler skipped."""
 MANY_ROWS = 100_000
@@ -94,10 +108,10 @@ def judge(
     """
     log = log.thinned(MANY_ROWS)
     finite = np.isfinite(log.loss)
-    lost, rows = log.steps[~finite], int(finite.sum())
+    rows, skipped = int(finite.sum()), int((~finite).sum())
     kind: Kind
-    if not finite[-1] or finite.mean() < 1 - MOST_SKIPPED:
-        kind, found = "diverging", Finding("the loss is no longer a number", told_gradients(log), lost[0])
+    if (found := _no_number(log)) is not None:
+        kind = "diverging"
     elif rows < ENOUGH_ROWS:
         words = "1 row is" if rows == 1 else f"{rows} rows are"
         more = f"train longer, or log more often: {ENOUGH_ROWS} rows are needed"
@@ -105,10 +119,22 @@ def judge(
     else:
         facts = Facts(log.where(finite), plateaus, epsilon, patience, mines, remedy)
         kind, found = next((kind, said) for kind, rule in RULES if (said := rule(facts)) is not None)
-    skipped = (f"{len(lost)} of {len(finite)} rows have no finite loss",) if len(lost) else ()
+    told = (f"{skipped} of {len(finite)} rows have no finite loss",) if skipped else ()
     since = None if found.since is None else log.place(int(found.since))
     remedy = found.remedy or REMEDIES[kind]
-    return Verdict(kind, since, found.why, (*skipped, *found.evidence), remedy, log.clock)
+    return Verdict(kind, since, found.why, (*told, *found.evidence), remedy, log.clock)
+
+
+def _no_number(log: Log) -> Finding | None:
+    """The loss or a number of the scores is NaN or infinite, in the end or too often for steps that were skipped."""
+    lost = {"the loss": log.steps[~np.isfinite(log.loss)], **log.unfit}
+    for name, bad in lost.items():
+        good = log.steps[np.isfinite(log.columns["loss" if name == "the loss" else name])]
+        if len(bad) and (
+            not len(good) or bad[-1] > good[-1] or len(bad) > MOST_SKIPPED * (len(bad) + len(good))
+        ):
+            return Finding(f"{name} is no longer a number", told_gradients(log), bad[0])
+    return None
 
 
 def _on_a_plateau(facts: Facts) -> Finding | None:
@@ -127,22 +153,26 @@ def _hardly_separated(facts: Facts) -> Finding | None:
 
     SelHN can be there: an average that falls while most anchors never get to mine.
     """
-    gaps, log = facts.gaps, facts.log
-    if gaps is None or not facts.is_long or not ends(gaps)[1] < SEPARATED or facts.spreads:
+    gaps, log, line = facts.gaps, facts.log, SEPARATED * facts.unit
+    if gaps is None or not facts.is_long or not ends(gaps)[1] < line or facts.spreads:
+        return None
+    if facts.unit > 1 and facts.wins:
         return None
     there = np.isfinite(gaps)
     means = smoothed(gaps[there])
-    below = np.flatnonzero(means < SEPARATED)
+    below = np.flatnonzero(means < line)
     if not len(below):  # scores jump: their mean is low only because of where the last tenth begins
         return None
-    above = np.flatnonzero(means[: below[-1]] >= SEPARATED)  # it may be leaving the plateau in its last steps
+    above = np.flatnonzero(means[: below[-1]] >= line)  # it may be leaving the plateau in its last steps
     since = log.steps[there][above[-1] + 1 if len(above) else 0]
     why = f"positives and their hardest negatives are still hardly separated at {log.when(log.steps[-1])}"
-    return Finding(why, facts.at_end(facts.likely or Still(None, SEPARATED)), since, facts.remedy)
+    return Finding(why, facts.at_end(facts.likely or Still(None)), since, facts.remedy)
 
 
 def _blown_up(facts: Facts) -> Finding | None:
-    if not (0 < 2 * facts.first < facts.last and facts.last > 3 * facts.smooth.min()):
+    if facts.dev.is_far_above or not (
+        0 < 2 * facts.first < facts.last and facts.last > 3 * facts.smooth.min()
+    ):
         return None
     low = np.flatnonzero(facts.smooth <= 1.2 * facts.first)
     evidence = (facts.course, *told_gradients(facts.log))
@@ -161,10 +191,27 @@ def _collapsing(facts: Facts) -> Finding | None:
     return Finding(why, facts.at_end(still), still.since)
 
 
+def _chance(facts: Facts) -> Finding | None:
+    """Dev is at chance after enough steps, or although the training pairs are separated."""
+    fits = facts.wins or (facts.ahead is None and facts.is_low)
+    if not facts.dev.is_chance or not (fits or facts.is_long):
+        return None
+    evidence = (facts.dev.words, facts.course, *facts.others)
+    if fits:
+        words = "it fits the training pairs; dev is at chance: captions and pictures may not belong together"
+        return Finding(words, evidence)
+    return Finding("dev is at chance: it has learnt nothing yet", evidence, remedy=NOTHING_LEARNT)
+
+
 def _flat(facts: Facts) -> Finding | None:
     """A loss that does not move, at a value that is not a known plateau."""
     mean = facts.half.mean()
-    if facts.gaps is not None or facts.rsum_rises or facts.half.std() > STEADY / 4 * abs(mean):
+    if (
+        facts.gaps is not None
+        or facts.has_learnt
+        or facts.dev.rises
+        or facts.half.std() > STEADY / 4 * abs(mean)
+    ):
         return None
     rows = len(facts.half)
     words = f"the loss has stood at {mean:.4g} for the last {rows} rows, which is not a known plateau"
@@ -178,7 +225,7 @@ def _flat(facts: Facts) -> Finding | None:
 def _does_not_fall(facts: Facts) -> Finding | None:
     """A loss that stays above its plateau or, if no plateau is known, near its initial value."""
     likely = facts.likely
-    if facts.has_learnt or facts.rsum_rises or facts.sinks or not facts.is_long:
+    if facts.has_learnt or facts.dev.rises or facts.dev.is_far_above or facts.sinks or not facts.is_long:
         return None
     *early, third, fourth = facts.quarters
     if likely is None or likely.plateau is None:
@@ -217,6 +264,10 @@ def _overfitting(facts: Facts) -> Finding | None:
     # The mean after the best, compared with how much evaluations vary: a single bad one decides nothing.
     # If it improved again at the end, that counts.
     noise = 2 * np.median(np.abs(np.diff(later)))
+    if log.dev:
+        if means[first] < facts.dev.line:
+            return None
+        noise = max(noise, ERRORS * facts.dev.error_at(means[first]))
     fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
     if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
         return None
@@ -249,6 +300,10 @@ def _not_learnt(facts: Facts) -> Finding | None:
     if facts.has_learnt:
         return None
     evidence, remedy = (facts.course, *facts.others), REMEDIES["unclear"]
+    if facts.log.dev and not facts.dev.is_above:
+        return Finding(
+            f"it is too early to tell: {facts.dev.words}", evidence, remedy="keep training, and judge again"
+        )
     near = [
         one
         for one in facts.stills
@@ -257,7 +312,7 @@ def _not_learnt(facts: Facts) -> Finding | None:
     if facts.ahead is not None:
         words = "positives do not yet score above their hardest negatives"
         evidence, remedy = (
-            facts.at_end(facts.likely or Still(None, facts.epsilon)),
+            facts.at_end(facts.likely or Still(None)),
             "keep training, and judge again",
         )
     elif near and near[0].plateau is not None:
@@ -289,9 +344,9 @@ def _healthy(facts: Facts) -> Finding:
     if facts.wins:
         words = f"it learns: positives score {facts.ahead:.2g} above their hardest negatives"
         return Finding(words, tuple(evidence))
-    if facts.finds is not None:
-        return Finding(f"it learns: RSUM on dev is {facts.finds:.4g}, far above chance", tuple(evidence))
-    if facts.rsum_rises:
+    if facts.dev.is_good:
+        return Finding(f"it learns: RSUM on dev is {facts.dev.level:.4g}, far above chance", tuple(evidence))
+    if facts.dev.rises or facts.dev.doubles:
         return Finding("it learns: RSUM on dev rises", tuple(evidence))
     return Finding("it learns: the loss fell below what equal scores can reach", tuple(evidence))
 
@@ -301,6 +356,7 @@ RULES: Sequence[tuple[Kind, Callable[[Facts], Finding | None]]] = (
     ("stalled", _hardly_separated),
     ("diverging", _blown_up),
     ("collapsing", _collapsing),
+    ("chance", _chance),
     ("unclear", _flat),
     ("stalled", lambda facts: _does_not_fall(facts) if facts.is_quiet else None),
     ("diverging", _does_not_fall),

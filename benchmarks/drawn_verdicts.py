@@ -133,8 +133,8 @@ def becomes(names: Sequence[str], value: float, at: float) -> Callable[[list[Row
 
 def skipped(rows: list[Row], chance: random.Random) -> None:
     """Steps that a gradient scaler skipped."""
-    for row in rows[:-1]:
-        if "loss" in row and chance.random() < 0.02:
+    for row in [row for row in rows if "loss" in row][:-1]:
+        if chance.random() < 0.02:
             row |= {"loss": math.inf, "loss_per_anchor": math.inf}
 
 

@@ -69,9 +69,9 @@ class Facts:
         self.is_quiet = bool(self.half.std() < 3 * STEADY * abs(self.half.mean()))
         self.quarters = [float(part.mean()) for part in np.array_split(log.loss, 4)]
         first, second, third, fourth = self.quarters
-        noise = np.diff(log.loss).std() / (len(log.loss) / 2) ** 0.5  # of the mean of a quarter
+        self.noise = float(np.diff(log.loss).std() / (len(log.loss) / 2) ** 0.5)  # of the mean of a quarter
         # Whether the loss keeps falling, however slowly.
-        self.sinks = bool(first > second > third > fourth and second - fourth > 2 * noise)
+        self.sinks = bool(first > second > third > fourth and second - fourth > 2 * self.noise)
         spread = log.columns.get("spread", log.loss[:0])
         # Whether the scores spread twice as far as they did half way.
         self.spreads = bool(len(spread) and ends(spread)[1] > 2 * ends(spread[: len(spread) // 2])[1])
@@ -104,8 +104,8 @@ class Facts:
         # not logged, RSUM rises or the loss is low.
         self.dev = dev = HeldOut(log)
         proof = self.wins or dev.is_good or (self.gaps is not None and dev.doubles)
-        proof = proof or (self.ahead is None and (dev.rises or self.is_low))
-        self.has_learnt = proof and (dev.is_above or not log.dev)
+        self.fits = proof or (self.ahead is None and (dev.rises or self.is_low))
+        self.has_learnt = self.fits and (dev.is_above or not log.dev)
 
     def _floor(self, values: list[float]) -> float:
         """The lowest plateau that the loss may have fallen to; if none is known, the lowest possible one."""

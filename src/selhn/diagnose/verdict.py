@@ -36,7 +36,7 @@ REMEDIES: dict[Kind, str] = {
     "unclear": "log more steps, or name the loss: margin, batch, reduction or column (--margin and so on in the shell)",
 }
 WRONG_RATE = "try a learning rate ten times higher or lower; and check that the weights are trained at all"
-NOTHING_LEARNT = f"{WRONG_RATE}, that features and captions differ between pairs, and that every caption belongs to its picture"
+NOTHING_LEARNT = f"{WRONG_RATE}, and that features and captions differ between pairs and belong together"
 MOST_SKIPPED = 0.1
 """Share of rows without a finite loss that is harmless: steps that a gradient scaler skipped."""
 MANY_ROWS = 100_000
@@ -46,6 +46,8 @@ SEPARATED = 0.04
 """Runs that learn have at least this delta_s at the end."""
 RISEN = 1.05
 """How far above its minimum a loss may end, as a share of it, and still count as fallen."""
+AS_LOW = 1.5
+"""A training loss up to this many times what it was at the best epoch has not blown up since."""
 FALLEN = 0.95
 """A loss that learns ends below this share of what it was in the first tenth of the log."""
 
@@ -231,12 +233,12 @@ def _does_not_fall(facts: Facts) -> Finding | None:
     if likely is None or likely.plateau is None:
         evidence: tuple[str, ...] = (facts.course,)
         words = f"{facts.log.loss_name} ends where it began"
-        falls = not fourth > FALLEN * facts.first > 0
+        falls = not fourth + facts.noise > FALLEN * facts.first > 0
     else:
         words = f"the loss stays above {likely.plateau.words}, and does not fall"
         evidence = facts.at_end(likely)
         top = (1 + NEAR if facts.gaps is not None else 1 - NEAR / 4) * likely.plateau.value
-        falls = fourth < FALLEN * min(early) or min(third, fourth) <= top
+        falls = fourth + facts.noise < FALLEN * min(early) or min(third, fourth) <= top
     return (
         None
         if falls
@@ -245,12 +247,12 @@ def _does_not_fall(facts: Facts) -> Finding | None:
 
 
 def _overfitting(facts: Facts) -> Finding | None:
-    """Dev results get worse while the training loss keeps falling."""
+    """Dev results get worse, and the training loss does not."""
     log = facts.log
     pairs, sign, name = log.dev, 1, "RSUM on dev"
     if not pairs:
         pairs, sign, name = log.dev_loss, -1, "the loss on held-out data"
-    if len(pairs) < 4:
+    if len(pairs) < 4 or not facts.fits:
         return None
     steps, values = (np.array(column) for column in zip(*pairs))
     # One of many evaluations may be the best by chance: the best tenth counts.
@@ -259,15 +261,13 @@ def _overfitting(facts: Facts) -> Finding | None:
     first = int(means.argmax())
     best, later = first + int((sign * values[first : first + size]).argmax()), values[first + size :]
     at_best = facts.smooth[int((log.steps <= steps[best]).sum()) - 1]
-    if len(later) < 3 or facts.smooth[-1] >= at_best:
+    if len(later) < 3 or facts.smooth[-1] >= AS_LOW * at_best or (log.dev and means[first] < facts.dev.line):
         return None
     # The mean after the best, compared with how much evaluations vary: a single bad one decides nothing.
     # If it improved again at the end, that counts.
-    noise = 2 * np.median(np.abs(np.diff(later)))
-    if log.dev:
-        if means[first] < facts.dev.line:
-            return None
-        noise = max(noise, ERRORS * facts.dev.error_at(means[first]))
+    varies = float(np.median(np.abs(np.diff(later))))
+    counted = log.dev and facts.dev.chance is not None
+    noise = max(varies, ERRORS * facts.dev.error_at(means[first])) if counted else 2 * varies
     fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
     if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
         return None
@@ -360,8 +360,8 @@ RULES: Sequence[tuple[Kind, Callable[[Facts], Finding | None]]] = (
     ("unclear", _flat),
     ("stalled", lambda facts: _does_not_fall(facts) if facts.is_quiet else None),
     ("diverging", _does_not_fall),
-    ("unclear", _not_learnt),
     ("overfitting", _overfitting),
+    ("unclear", _not_learnt),
     ("unclear", _rising),
     ("unclear", _loss_alone),
     ("healthy", _healthy),

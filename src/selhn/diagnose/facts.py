@@ -100,12 +100,14 @@ class Facts:
         self.floor = self._floor([way.value for way in given if way is not None])
         # Whether the loss is lower than equal scores can bring it.
         self.is_low = self.last < BELOW * self.floor
-        # Proof of learning: nothing speaks against it on dev, and RSUM is high, or positives win, or if that was
-        # not logged, RSUM rises or the loss is low.
         self.dev = dev = HeldOut(log)
-        proof = self.wins or dev.is_good or (self.gaps is not None and dev.doubles)
-        self.fits = proof or (self.ahead is None and (dev.rises or self.is_low))
+        # Whether the training pairs are separated, by the scores, or if they were not logged, by the loss.
+        self.separates = self.wins or (self.ahead is None and self.is_low)
+        # Proof of learning: they are, or RSUM on dev is high or rises; and dev is not at chance, as far as is known.
+        self.fits = self.separates or dev.is_good
+        self.fits = self.fits or (dev.rises if self.ahead is None else dev.doubles)
         self.has_learnt = self.fits and (dev.is_above or not log.dev)
+        self.seems_to_learn = self.has_learnt or dev.rises or dev.is_far_above
 
     def _floor(self, values: list[float]) -> float:
         """The lowest plateau that the loss may have fallen to; if none is known, the lowest possible one."""

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from selhn.diagnose.logs import Column, Log
+from selhn.eval import Metrics
 
 ENOUGH_IMAGES = 50
 """With fewer dev images, RSUM may be high by chance."""
@@ -32,6 +33,14 @@ class Chance(NamedTuple):
         found += [1 - max(1 - k / texts, 0.0) ** (texts / images) for k in ks]
         errors = sum((p * (1 - p) / images) ** 0.5 for p in found)
         return cls(100 * sum(found), 100 * errors / 2**0.5)
+
+
+def how_it_ended(alarm: str | None, measured: Metrics) -> str:
+    """For a table of runs: "stalled", "at chance" or "". A run may be too short for the alarm, and learn nothing."""
+    if alarm:
+        return "stalled"
+    chance = Chance.of(measured.i2t.num_queries, measured.t2i.num_queries)
+    return "at chance" if measured.rsum <= chance.rsum + ERRORS * chance.error else ""
 
 
 def num_queries(evaluated: Mapping[str, Column]) -> tuple[float, float] | None:

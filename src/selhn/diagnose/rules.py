@@ -18,7 +18,6 @@ from selhn.diagnose.facts import (
     smoothed,
     told_gradients,
 )
-from selhn.diagnose.held_out import ERRORS
 from selhn.diagnose.logs import Log
 from selhn.diagnose.stall import REMEDY
 
@@ -45,8 +44,11 @@ SEPARATED = 0.04
 """Runs that learn have at least this delta_s at the end."""
 RISEN = 1.05
 """How far above its minimum a loss may end, as a share of it, and still count as fallen."""
-AS_LOW = 1.5
-"""A training loss up to this many times what it was at the best epoch has not blown up since."""
+LOST = 0.06
+"""Overfitting costs more than this share of the best RSUM."""
+MANY_EVALUATIONS = 8
+LOST_AGAIN = 0.25
+"""A training loss that rose by more than this share of its fall before the best epoch does not fit the pairs better."""
 FALLEN = 0.95
 """A loss that learns ends below this share of what it was in the first tenth of the log."""
 
@@ -180,21 +182,25 @@ def _overfitting(facts: Facts) -> Finding | None:
     if len(pairs) < 4 or not facts.fits:
         return None
     steps, values = (np.array(column) for column in zip(*pairs))
-    # One of many evaluations may be the best by chance: the best tenth counts.
-    size = max(1, len(values) // 10)
+    # One of many evaluations may be the best by chance: the best tenth counts, or if the error of an evaluation is
+    # known, the best three in a row.
+    counted = bool(log.dev) and facts.dev.chance is not None
+    size = max(3 if counted and len(values) >= MANY_EVALUATIONS else 1, len(values) // 10)
     means = np.convolve(sign * values, np.ones(size) / size, mode="valid")
     first = int(means.argmax())
     best, later = first + int((sign * values[first : first + size]).argmax()), values[first + size :]
     at_best = facts.smooth[int((log.steps <= steps[best]).sum()) - 1]
-    if len(later) < 3 or facts.smooth[-1] >= AS_LOW * at_best or (log.dev and means[first] < facts.dev.line):
+    rose = facts.smooth[-1] - at_best > LOST_AGAIN * max(0.0, facts.first - at_best)
+    if len(later) < 3 or rose or (log.dev and means[first] < facts.dev.line):
         return None
     # The mean after the best, compared with how much evaluations vary: a single bad one decides nothing.
     # If it improved again at the end, that counts.
     varies = float(np.median(np.abs(np.diff(later))))
-    counted = log.dev and facts.dev.chance is not None
-    noise = max(varies, ERRORS * facts.dev.error_at(means[first])) if counted else 2 * varies
+    # The number of errors by which the best of so many may be too high.
+    luck = 2 + (2 * math.log(len(values) / size)) ** 0.5
+    noise = max(varies, luck * facts.dev.error_at(means[first])) if counted else 2 * varies
     fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
-    if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
+    if fall < max(LOST * abs(means[first]), noise / size**0.5):
         return None
     evidence = (
         f"{name}: best {values[best]:.4g} at {log.when(steps[best])}, {values[-1]:.4g} at the end",

@@ -25,8 +25,9 @@ FURTHEST = 1.8
 not have fallen below a plateau."""
 BELOW = 0.75
 """Below this share of its plateau a run has learnt: equal scores alone explain any loss above it."""
+TINY = 1e-9
 SPIKE = 6.0
-"""A loss this many times further than usual from the median of the rows around it is a spike."""
+"""A loss this many times further than usual, as a share, from the median of the rows around it is a spike."""
 LONG = 3 * PATIENCE
 """Steps after which positives and negatives should be separated, or twice the patience if that is more."""
 
@@ -180,8 +181,12 @@ def without_spikes(loss: Column) -> Column:
         return loss
     around = np.lib.stride_tricks.sliding_window_view(np.pad(loss, 2, mode="reflect"), 5)
     middle = np.median(around, axis=1)
-    off = np.abs(loss - middle)
-    return np.where(off > SPIKE * np.median(off), middle, loss)
+    off = np.abs(loss - middle) / np.maximum(np.abs(middle), TINY)
+    off[middle == 0] = 0.0  # a loss that is mostly zero has no usual size
+    spikes = off > SPIKE * np.median(off)
+    edges = [0, 1, -2, -1]  # a high row there may be the start of the run, or a loss that grows
+    spikes[edges] &= loss[edges] < middle[edges]
+    return np.where(spikes, middle, loss)
 
 
 def told_numbers(log: Log) -> tuple[str, ...]:

@@ -198,7 +198,7 @@ def _overfitting(facts: Facts) -> Finding | None:
     varies = float(np.median(np.abs(np.diff(later))))
     # The number of errors by which the best of so many may be too high.
     luck = 2 + (2 * math.log(len(values) / size)) ** 0.5
-    noise = max(varies, luck * facts.dev.error_at(means[first])) if counted else 2 * varies
+    noise = max(varies, luck * facts.dev.error_at(means[first])) if counted else 2.5 * varies
     fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
     if fall < max(LOST * abs(means[first]), noise / size**0.5):
         return None

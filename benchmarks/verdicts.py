@@ -7,7 +7,7 @@ Truth is known from what was done to a run: captions were shuffled, features are
 so on; RSUM on dev, which is in the table, is the check. Runs are those of `plain_loop.py`, a few seconds each, and some
 of the library's own loop on the generated world. Each is judged from its own log, and from its loss alone, with batch
 and reduction told and without; a loss alone need not show anything, but must not be wrong. The rules were tuned on
-seeds 0 and 1. Finished runs in the folder are kept.
+seed 0. Finished runs in the folder are kept.
 """
 
 import argparse

@@ -85,7 +85,7 @@ class Results:
             groups.setdefault((row["name"], row["settings"]), []).append(row)
         lines = []
         for (name, _), own in groups.items():
-            stalled = [row for row in own if row["stalled"] == "True"]
+            stalled = [row for row in own if row["stalled"] in ("True", "stalled", "at chance")]
             means = [f"{statistics.fmean(float(row[column]) for row in own):.1f}" for column in RECALLS]
             lines.append([name, str(len(own)), *means, with_deviation(own, "rsum"), with_deviation(own, "dev_rsum"),
                           f"{len(stalled)}/{len(own)}"])  # fmt: skip
@@ -100,7 +100,7 @@ class Results:
             "R@10",
             "RSUM",
             "dev RSUM",
-            "stalled",
+            "stalled or at chance",
         ]
         return f"{self.environment}\n\n{table(header, lines)}\n"
 
@@ -210,7 +210,7 @@ def average(experiments: Iterable[Experiment], dataset: str, results: Results) -
                 "dataset": dataset,
                 "seed": seed,
             }
-            results.add({**row, **recalls(metrics), "stalled": False, "settings": " ".join(one.settings)})
+            results.add({**row, **recalls(metrics), "stalled": "", "settings": " ".join(one.settings)})
 
 
 def say(outcome: Outcome, left: int) -> None:

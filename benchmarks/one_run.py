@@ -16,6 +16,7 @@ from torch import Tensor
 from selhn.base.device import choose_device
 from selhn.base.names import require_settings
 from selhn.data import Data, Features, Split, load_data
+from selhn.diagnose import how_it_ended
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.training import RunConfig, get_recipe, override
@@ -172,7 +173,7 @@ class WarmRunner:
             "dev": [round(row["dev"]["rsum"], 2) for row in seen.rows if "dev" in row],
             "dev_rsum": f"{run.dev.rsum:.2f}",
             "best_epoch": run.best_epoch + 1,
-            "stalled": run.stalled is not None,
+            "stalled": how_it_ended(run.stalled, run.dev),
             "seconds": f"{time.perf_counter() - start:.1f}",
             "device": place,
             "settings": " ".join(job.settings),

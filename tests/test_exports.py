@@ -34,7 +34,7 @@ EXPORTS = {
     "selhn.search": """Fit Hit Index Item Kind Query Record Reranker calibrate is_milvus is_uri rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict Watch attention_figure diagnose epsilon_of
-        from_rows gradient_norms judge make_alarm parameter_norms patience
+        from_rows gradient_norms how_it_ended judge make_alarm parameter_norms patience
         plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure watched_plateau""",
     "selhn.integrations": "PairLoss",

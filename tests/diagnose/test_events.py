@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selhn.base.errors import Damaged
+from selhn.diagnose import diagnose
 from selhn.diagnose.events import LONGEST_RECORD, read_events
 
 
@@ -66,3 +67,15 @@ def test_a_length_that_cannot_be(file):
     file.write_bytes(HEADER + record(b"\x2a\xff\x01"))
     with pytest.raises(Damaged, match=f"the record at byte {len(HEADER)}"):
         read_events(file)
+
+
+def test_the_loss_that_vse_and_scan_call_le(tmp_path):
+    board = tmp_path / "events.out.tfevents.1"
+    board.write_bytes(
+        HEADER + b"".join(scalar_event(step, Le=51.2, Eit=float(step)) for step in range(1, 600))
+    )
+    verdict, log, *_ = diagnose(tmp_path)
+    assert (log.loss_name, verdict.kind) == ("Le", "stalled")
+    table = tmp_path / "log.csv"
+    table.write_text("step,lr,Le,Eit\n" + "".join(f"{step},0.1,51.2,{step}\n" for step in range(1, 600)))
+    assert diagnose(table).log.loss_name == "Le"

@@ -1,8 +1,12 @@
 import random
+from itertools import starmap
 
 import pytest
+import torch
+from torch.nn.functional import normalize
 
-from selhn.diagnose import StallAlarm, make_alarm, watched_plateau
+from selhn.base.errors import SelhnWarning
+from selhn.diagnose import StallAlarm, Watch, make_alarm, watched_plateau
 from selhn.losses import create_loss
 
 STILL = {"loss_per_anchor": 0.2003, "delta_s": 0.0004, "spread": 0.002}
@@ -147,3 +151,40 @@ def test_hears_a_selhn_that_averages_for_ever(loss, speaks):
     heard = first_alarm(alarm, [averages] * 400)
     assert (heard is not None) == speaks
     assert not speaks or "larger epsilon" in heard[1]
+
+
+@pytest.fixture(scope="module")
+def collapsed():
+    """Cosines of a batch in which all embeddings are nearly equal."""
+    generator = torch.Generator().manual_seed(0)
+    images, texts = (
+        normalize(torch.ones(1, 64) / 8 + 0.01 * torch.randn(128, 64, generator=generator), dim=1)
+        for _ in range(2)
+    )
+    return images @ texts.T
+
+
+@pytest.mark.parametrize("scale", [14.3, 100.0])
+@pytest.mark.parametrize("loss", [None, "hn", "selhn"])
+def test_hears_a_stall_on_logits_and_says_once_that_they_are_not_cosines(collapsed, scale, loss):
+    watch = Watch(loss)
+    steps = ((scale * collapsed, 0.2) for _ in range(900))
+    with pytest.warns(SelhnWarning) as caught:
+        list(starmap(watch, steps))
+    said = [str(one.message) for one in caught]
+    assert sum("are not cosines" in one for one in said) == 1
+    assert sum("Training has stalled" in one for one in said) == 1
+    assert watch.alarm.said
+
+
+def test_silent_on_logits_whose_positives_win():
+    """Logits that a margin of 0.2 separates differ by thousandths of a cosine."""
+    won = {"loss_per_anchor": 0.1, "delta_s": 0.4, "spread": 1.1, "s_p": 58.6, "s_n": 58.2}
+    assert first_alarm(StallAlarm(None), [won] * 900) is None
+    assert first_alarm(StallAlarm(None), [{**won, "s_p": 58.2, "s_n": 58.6}] * 900) is not None
+
+
+def test_a_softmax_loss_may_have_logits(collapsed):
+    watch = Watch("infonce")
+    watch(100 * torch.eye(8), 0.2)
+    assert not watch.said

@@ -105,7 +105,7 @@ class TestTrainedRuns:
         assert judge(from_rows(rows)).kind == "collapsing"
 
     def test_overfitting_by_the_loss_on_held_out_pairs(self, plain_run):
-        rows = [{name: row[name] for name in row if name != "rsum"} for row in plain_run("selhn", pairs=100)]
+        rows = [{name: row[name] for name in row if name != "dev"} for row in plain_run("selhn", pairs=100)]
         verdict = judge(from_rows(rows))
         assert verdict.kind == "overfitting"
         assert "best epoch" in verdict.remedy
@@ -414,3 +414,118 @@ def test_a_high_rsum_is_proof_where_positives_do_not_win_yet(images, rsum, kind)
     verdict = judge(from_rows([*rows, *measured]), MARGIN)
     assert verdict.kind == kind
     assert kind == "unclear" or "RSUM on dev is 420" in verdict.why
+
+
+def a_run(rows=1600, ahead=0.1, rsums=(), images=1000, scale=1.0, loss=lambda x: 0.3 - 0.25 * x, **more):
+    """A log with scores whose positives win, and evaluations on so many dev images."""
+    found = [
+        {"step": step, "loss": loss(step / rows), "s_p": 0.5 * scale, "s_n": (0.5 - ahead) * scale,
+         "delta_s": abs(ahead) * scale, "spread": 0.15 * scale, **more}
+        for step in range(1, rows + 1)
+    ]  # fmt: skip
+    queries = {"i2t": {"num_queries": images}, "t2i": {"num_queries": 5 * images}} if images else {}
+    for at, rsum in enumerate(rsums, 1):
+        found.append({"step": rows * at // len(rsums), "dev": {"rsum": rsum, **queries}})
+    return sorted(found, key=lambda row: row["step"])
+
+
+NEAR_CHANCE = (3.8, 3.1, 4.4, 4.9)
+
+
+class TestChance:
+    """Dev that stays at chance is a verdict of its own."""
+
+    @pytest.mark.parametrize("rsums", [NEAR_CHANCE, NEAR_CHANCE[:3], 3 * NEAR_CHANCE])
+    def test_the_training_pairs_are_separated_and_dev_is_at_chance(self, rsums):
+        verdict = judge(from_rows(a_run(rsums=rsums)))
+        assert verdict.kind == "chance"
+        assert "captions and pictures may not belong together" in verdict.why
+        assert "chance is 3.19" in verdict.evidence[0]
+        assert "every caption belongs to its picture" in verdict.remedy
+        assert judge(from_rows(a_run(rsums=(50.0, 120.0, 180.0)))).kind == "healthy"
+
+    def test_nothing_is_separated(self):
+        verdict = judge(from_rows(a_run(ahead=-0.1, rsums=NEAR_CHANCE)))
+        assert verdict.kind == "chance"
+        assert "learnt nothing yet" in verdict.why
+        assert "learning rate" in verdict.remedy
+        early = judge(from_rows(a_run(rows=400, ahead=-0.1, rsums=NEAR_CHANCE)))
+        assert early.kind == "unclear"
+        assert "too early to tell" in early.why
+
+    def test_only_the_loss_and_dev(self):
+        rows = [{n: row[n] for n in row if n in ("step", "loss", "dev")} for row in a_run(rsums=NEAR_CHANCE)]
+        assert judge(from_rows(rows), MARGIN).kind == "chance"
+
+    def test_without_the_number_of_queries(self):
+        verdict = judge(from_rows(a_run(rsums=NEAR_CHANCE, images=None)))
+        assert verdict.kind == "unclear"
+        assert "of how many queries" in verdict.why
+
+    def test_a_stall_is_named_before_chance(self):
+        still = a_run(ahead=-0.001, rsums=NEAR_CHANCE, loss=lambda x: 0.2)
+        assert judge(from_rows(still), MARGIN).kind == "stalled"
+
+    def test_evaluations_that_vary_about_chance_are_not_overfitting(self):
+        rows = a_run(rsums=(3.0, 5.2, 4.9, 3.1, 2.9, 3.0, 2.8, 2.9))
+        assert judge(from_rows(rows)).kind == "chance"
+
+
+@pytest.mark.parametrize("name", ["s_p", "s_n", "delta_s", "spread"])
+def test_scores_that_are_no_number_are_diverging(name):
+    rows = a_run(rsums=(50.0, 120.0, 180.0))
+    for row in rows:
+        if row["step"] > 900 and name in row:
+            row[name] = math.nan
+    verdict = judge(from_rows(rows))
+    assert (verdict.kind, verdict.since) == ("diverging", 901)
+    assert f"{name} is no longer a number" in verdict.why
+    seldom = a_run(rsums=(50.0, 120.0, 180.0))
+    for row in seldom:
+        if row["step"] % 10 and name in row:
+            del row[name]  # logged every ten steps
+    assert judge(from_rows(seldom)).kind == "healthy"
+
+
+def test_a_loss_that_swings_while_dev_is_good():
+    swings = a_run(rsums=(300.0,) * 6, loss=lambda x: 0.3 * math.exp(0.5 * math.sin(50 * x)))
+    assert judge(from_rows(swings), MARGIN).kind == "healthy"
+    alone = [{n: row[n] for n in row if n in ("step", "loss", "dev")} for row in swings]
+    assert judge(from_rows(alone), MARGIN).kind in ("healthy", "unclear")
+
+
+@pytest.mark.parametrize("scale", [14.3, 100.0])
+def test_logits_are_judged_in_units_of_their_size(scale):
+    still = a_run(ahead=-0.002, scale=scale, loss=lambda x: 0.2 + 0.002 * scale, rsums=NEAR_CHANCE)
+    still = [{**row, "spread": 0.002 * scale} if "spread" in row else row for row in still]
+    for known in ((), MARGIN):
+        verdict = judge(from_rows(still), known)
+        assert verdict.kind == "stalled"
+        assert any("scores are not cosines" in one for one in verdict.evidence)
+    assert judge(from_rows(a_run(scale=scale, rsums=(50.0, 120.0, 180.0)))).kind == "healthy"
+
+
+@pytest.mark.parametrize("told", [{}, {"batch": 128, "reduction": "sum"}], ids=["not told", "told"])
+@pytest.mark.parametrize(
+    ("epochs", "steps", "last"),
+    [(5, 235, 48), (20, 235, 48), (1, 1133, 104), (3, 1133, 104), (1, 4426, 86), (3, 4426, 86)],
+    ids=["f8k", "f8k long", "f30k", "f30k long", "coco", "coco long"],
+)
+def test_one_small_batch_at_the_end_of_every_epoch(epochs, steps, last, told):
+    """A sum that is logged in every step, as VSE++, SCAN and SGRAF do, which keep the last batch."""
+    draw = random.Random(0)
+    rows = [
+        {"step": step, "loss": (51.2 + 14 * math.exp(-step / 40) + 0.02 * draw.random())
+         * (last / 128 if step % steps == 0 else 1)}
+        for step in range(1, epochs * steps + 1)
+    ]  # fmt: skip
+    verdict = judge(from_rows(rows), plateaus(**told))
+    assert verdict.kind == "stalled"
+    assert "256 x margin" in verdict.why
+    assert "TripletSelHN" in verdict.remedy
+
+
+def test_overfitting_is_more_than_the_error_of_a_small_dev_set():
+    levels = (100.0, 200.0, 300.0, 305.0, 302.0, 280.0, 285.0, 275.0, 270.0)
+    assert judge(from_rows(a_run(rsums=levels, images=100))).kind == "healthy"
+    assert judge(from_rows(a_run(rsums=levels, images=5000))).kind == "overfitting"

@@ -83,7 +83,7 @@ def diagnose(
 ) -> None:
     """Say whether training is stuck, and what helps.
 
-    The verdict on a run or a log is healthy, stalled, collapsing, diverging, overfitting or unclear.
+    The verdict on a run or a log is healthy, stalled, collapsing, diverging, chance, overfitting or unclear.
     """
     from selhn.base.disk_errors import is_read_only
     from selhn.diagnose import diagnose, verdict_figure

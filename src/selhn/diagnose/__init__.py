@@ -2,6 +2,7 @@
 
 from selhn.diagnose.diagnosis import Diagnosis, diagnose
 from selhn.diagnose.formats import read_foreign
+from selhn.diagnose.held_out import how_it_ended
 from selhn.diagnose.logs import Log, from_rows
 from selhn.diagnose.plots import attention_figure, training_figure, verdict_figure
 from selhn.diagnose.probe import (
@@ -36,6 +37,6 @@ __all__ = [
     "Watch",
     "attention_figure",
 ]
-__all__ += ["diagnose", "epsilon_of", "from_rows", "gradient_norms", "judge", "make_alarm"]
+__all__ += ["diagnose", "epsilon_of", "from_rows", "gradient_norms", "how_it_ended", "judge", "make_alarm"]
 __all__ += ["parameter_norms", "patience", "plateaus", "probe_embeddings", "probe_scores", "probe_split"]
 __all__ += ["read_foreign", "total_norm", "training_figure", "verdict_figure", "watched_plateau"]

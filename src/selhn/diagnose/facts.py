@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from selhn.diagnose.held_out import HeldOut
 from selhn.diagnose.logs import Column, Log
-from selhn.diagnose.stall import PATIENCE, Plateau, StallAlarm
+from selhn.diagnose.stall import PATIENCE, WINS, Plateau, StallAlarm, size_of
 
+ENOUGH_ROWS = 8
 NEAR = 0.02
 """How far from its plateau a loss may be, as a share of it, if only the loss is known."""
 STEADY = 0.01
@@ -22,10 +25,9 @@ FURTHEST = 1.8
 not have fallen below a plateau."""
 BELOW = 0.75
 """Below this share of its plateau a run has learnt: equal scores alone explain any loss above it."""
-GAIN = 100.0
-"""A gain in dev RSUM that is more than chance, if RSUM also grew by half."""
-ENOUGH_IMAGES = 50
-"""With fewer dev images, RSUM may be high by chance."""
+TINY = 1e-9
+SPIKE = 6.0
+"""A loss this many times further than usual, as a share, from the median of the rows around it is a spike."""
 LONG = 3 * PATIENCE
 """Steps after which positives and negatives should be separated, or twice the patience if that is more."""
 
@@ -34,7 +36,6 @@ class Still(NamedTuple):
     """What the stall alarm says about a log."""
 
     plateau: Plateau | None
-    epsilon: float
     since: int | None = None
     """Start of the still stretch that lasts to the end of the log."""
     left: tuple[int, int] | None = None
@@ -54,7 +55,8 @@ class Facts:
         mines: bool,
         remedy: str | None,
     ):
-        self.log, self.epsilon, self.mines, self.remedy = log, epsilon, mines, remedy
+        log = replace(log, columns={**log.columns, "loss": without_spikes(log.loss)})
+        self.log, self.mines, self.remedy = log, mines, remedy
         self.length = float(log.steps[-1] - log.steps[0])
         # Whether positives and negatives should be separated by now.
         self.is_long = self.length >= max(LONG, 2 * patience)
@@ -68,18 +70,21 @@ class Facts:
         self.is_quiet = bool(self.half.std() < 3 * STEADY * abs(self.half.mean()))
         self.quarters = [float(part.mean()) for part in np.array_split(log.loss, 4)]
         first, second, third, fourth = self.quarters
-        noise = np.diff(log.loss).std() / (len(log.loss) / 2) ** 0.5  # of the mean of a quarter
+        self.noise = float(np.diff(log.loss).std() / (len(log.loss) / 2) ** 0.5)  # of the mean of a quarter
         # Whether the loss keeps falling, however slowly.
-        self.sinks = bool(first > second > third > fourth and second - fourth > 2 * noise)
+        self.sinks = bool(first > second > third > fourth and second - fourth > 2 * self.noise)
         spread = log.columns.get("spread", log.loss[:0])
         # Whether the scores spread twice as far as they did half way.
         self.spreads = bool(len(spread) and ends(spread)[1] > 2 * ends(spread[: len(spread) // 2])[1])
+        self.unit = unit_of_scores(log)
+        # The delta_s below which scores count as equal.
+        self.epsilon = epsilon * self.unit
         given: list[Plateau | None] = [*ways]
 
         def still(way: Plateau | None) -> Still:
             # Most guesses are far off, which shows without reading the log row by row.
             is_far = len(given) > 1 and way is not None and abs(self.last - way.value) > FAR * way.value
-            return Still(way, epsilon) if is_far else _still(log, way, epsilon, self.patience)
+            return Still(way) if is_far else _still(log, way, epsilon, self.patience)
 
         # The alarm's result for each plateau, or for delta_s alone if none is given.
         self.stills = [still(way) for way in given or [None]]
@@ -91,16 +96,19 @@ class Facts:
         # How far positives score above their hardest negatives at the end.
         both = [log.columns[name] for name in ("s_p", "s_n") if name in log.columns]
         self.ahead = ends(both[0] - both[1])[1] if len(both) == 2 else None
-        # Whether dev RSUM shows that it learns, whatever the loss does.
-        rsums = [value for _, value in log.dev]
-        self.rsum_rises = len(rsums) > 1 and rsums[-1] > max(1.5 * rsums[0], rsums[0] + GAIN)
-        self.finds = rsums[-1] if rsums and rsums[-1] >= _half_way(log) else None
+        far_enough = min([self.epsilon, WINS * ends(spread)[1]] if len(spread) else [self.epsilon])
+        self.wins = self.ahead is not None and self.ahead > far_enough
         self.floor = self._floor([way.value for way in given if way is not None])
-        # Evidence that it learns: a high RSUM, positives that win, or if that was not logged, an RSUM that
-        # rises or a loss below its plateau.
-        by_loss = self.rsum_rises or self.last < BELOW * self.floor
-        self.wins = self.ahead is not None and self.ahead > epsilon
-        self.has_learnt = self.wins or self.finds is not None or (self.ahead is None and by_loss)
+        # Whether the loss is lower than equal scores can bring it.
+        self.is_low = self.last < BELOW * self.floor
+        self.dev = dev = HeldOut(log)
+        # Whether the training pairs are separated, by the scores, or if they were not logged, by the loss.
+        self.separates = self.wins or (self.ahead is None and self.is_low)
+        # Proof of learning: they are, or RSUM on dev is high or rises; and dev is not at chance, as far as is known.
+        self.fits = self.separates or dev.is_good
+        self.fits = self.fits or (dev.rises if self.ahead is None else dev.doubles)
+        self.has_learnt = self.fits and (dev.is_above or not log.dev)
+        self.seems_to_learn = self.has_learnt or dev.rises or dev.is_far_above
 
     def _floor(self, values: list[float]) -> float:
         """The lowest plateau that the loss may have fallen to; if none is known, the lowest possible one."""
@@ -112,28 +120,22 @@ class Facts:
         where = "" if still.plateau is None else f", plateau {still.plateau.value:.4g}"
         told = []
         if self.gaps is not None:
-            told = [f"delta_s {ends(self.gaps)[1]:.4f} at the end, epsilon {still.epsilon:g}"]
+            told = [f"delta_s {ends(self.gaps)[1]:.4f} at the end, epsilon {self.epsilon:.3g}"]
+            if self.unit > 1:
+                told.append(
+                    f"scores are not cosines: epsilon is that of cosines times their size, {self.unit:.3g}"
+                )
         if self.ahead is not None:
             side = "above" if self.ahead > 0 else "below"
             told.append(f"positives score {abs(self.ahead):.4f} {side} their hardest negatives")
         return (f"{self.log.loss_name} {self.last:.4f} at the end{where}", *told, *self.others)
 
 
-def _half_way(log: Log) -> float:
-    """The dev RSUM half way from chance to 600; infinite if the log does not say how many there are."""
-    counts = [log.evaluated.get(f"dev.{way}.num_queries") for way in ("i2t", "t2i")]
-    images, texts = (0.0 if column is None else float(column[-1]) for column in counts)
-    if not ENOUGH_IMAGES <= images <= texts < np.inf:
-        return np.inf
-    chance = sum(min(k / images, 1.0) + 1 - max(1 - k / texts, 0.0) ** (texts / images) for k in (1, 5, 10))
-    return 300 + 50 * chance
-
-
 def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> Still:
-    names = {"loss_per_anchor": "loss", "delta_s": "delta_s", "spread": "spread"}
+    names = {"loss_per_anchor": "loss", **{name: name for name in ("delta_s", "spread", "s_p", "s_n")}}
     columns = {ours: log.columns[name].tolist() for ours, name in names.items() if name in log.columns}
     if plateau is None and "delta_s" not in columns:
-        return Still(plateau, epsilon)
+        return Still(plateau)
     alarm = StallAlarm(None if plateau is None else plateau.value, epsilon, patience)
     left, before = None, None
     for step, *row in zip(log.steps.astype(int).tolist(), *columns.values()):
@@ -144,7 +146,7 @@ def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> 
     stalled = alarm.since is not None and int(log.steps[-1]) - alarm.since >= patience
     if stalled and "delta_s" not in columns and plateau is not None:
         stalled = _sits(log, plateau, patience)
-    return Still(plateau, epsilon, alarm.since, left, stalled)
+    return Still(plateau, alarm.since, left, stalled)
 
 
 def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
@@ -159,6 +161,32 @@ def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
     steady = STEADY / 2 if plateau.guessed else STEADY
     off = last.mean() / plateau.value - 1
     return bool(last.std() < steady * plateau.value and -NEAR / 4 <= off <= NEAR)
+
+
+def unit_of_scores(log: Log) -> float:
+    """The size of scores that are not cosines, as the alarm measures it; 1 for cosines."""
+    columns = [log.columns[name] for name in ("s_p", "s_n", "spread") if name in log.columns]
+    if len(columns) < 3:
+        return 1.0
+    rows = np.stack(columns)[:, np.isfinite(np.stack(columns)).all(0)]
+    return max([1.0, *(size_of(*row) for row in rows.T.tolist())])
+
+
+def without_spikes(loss: Column) -> Column:
+    """The loss without isolated rows that lie far from those around them.
+
+    A summed loss has one in every epoch whose last batch is smaller; the median of five rows stands for it.
+    """
+    if len(loss) < ENOUGH_ROWS:
+        return loss
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(loss, 2, mode="reflect"), 5)
+    middle = np.median(around, axis=1)
+    off = np.abs(loss - middle) / np.maximum(np.abs(middle), TINY)
+    off[middle == 0] = 0.0  # a loss that is mostly zero has no usual size
+    spikes = off > SPIKE * np.median(off)
+    edges = [0, 1, -2, -1]  # a high row there may be the start of the run, or a loss that grows
+    spikes[edges] &= loss[edges] < middle[edges]
+    return np.where(spikes, middle, loss)
 
 
 def told_numbers(log: Log) -> tuple[str, ...]:

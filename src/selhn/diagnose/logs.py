@@ -18,8 +18,19 @@ Clock = Literal["step", "row"]
 MOST_ROWS = 2_000_000
 DEEPEST = 8
 """Depth to which nested objects of a row are read."""
-LOSS = ("loss_per_anchor", "loss", "train_loss", "training_loss", "loss_train", "batch_loss", "total_loss")
+LOSS = (
+    "loss_per_anchor",
+    "loss",
+    "train_loss",
+    "training_loss",
+    "loss_train",
+    "batch_loss",
+    "total_loss",
+    "le",
+)
 STEP = ("step", "global_step", "iteration", "iter", "eiters", "eit", "batch", "steps")
+SCORES = ("delta_s", "s_p", "s_n", "spread")
+"""What is measured of the scores of a step."""
 EPOCH = ("epoch", "epochs")
 DEV_RSUM = ("dev_rsum", "rsum", "val_rsum", "valid_rsum", "test_rsum", "r_sum")
 DEV_LOSS = ("dev_loss", "val_loss", "valid_loss", "validation_loss", "loss_val", "eval_loss", "test_loss")
@@ -45,6 +56,8 @@ class Log:
     """Step and RSUM of every evaluation."""
     dev_loss: Sequence[tuple[float, float]] = field(default=())
     """Step and loss of every evaluation, if the log has it."""
+    unfit: Mapping[str, Column] = field(default_factory=dict)
+    """Steps at which a number of the scores is given that is not a finite number."""
     counts_steps: bool = True
     """Whether the log says at which step a row was written."""
     steps_a_row: int = 1
@@ -107,6 +120,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
         loss,
         pairs(DEV_RSUM),
         pairs(DEV_LOSS),
+        {name: at[table.has(name) & ~np.isfinite(table.column(name))] for name in SCORES if name in columns},
         steps_a_row is None,
         steps_a_row or 1,
     )
@@ -130,9 +144,9 @@ class _Table:
         """NaN in the rows that do not have it."""
         return np.array([row.get(name, math.nan) if name else math.nan for row in self.rows])
 
-    def has(self, name: str) -> list[bool]:
+    def has(self, name: str) -> npt.NDArray[np.bool_]:
         """Which rows have it, even as NaN."""
-        return [name in row for row in self.rows]
+        return np.array([name in row for row in self.rows], dtype=bool)
 
     def find(self, wanted: Sequence[str]) -> str | None:
         """The first of the wanted names, unless several columns have it."""

@@ -18,6 +18,12 @@ NEAR = 0.05
 """How far from its plateau a stalled loss may be, as a share of it; epsilon is that share of the margin."""
 GROWTH, FLOOR = 3.0, 1e-4
 """Scores spread once they are this many times as wide as they were; below the floor it is only noise."""
+WINS = 0.1
+"""Positives win once they score above their hardest negatives by more than this share of the scores' spread."""
+LARGEST_COSINE = 1.5
+"""Scores beyond it are not cosines: logits, say, or products of vectors that are not normalised."""
+SPREADS = 10.0
+"""Scores of an untrained model spread by about a tenth of the size that they can have."""
 MARGIN = 0.2
 """The margin that nearly all image-text matching programs use."""
 REMEDY = (
@@ -30,6 +36,8 @@ ALL_NEGATIVES = (
     "and its warm-up, and that the pairs belong together: in most runs InfoNCE leaves this value by itself"
 )
 """What docs/integrations/stuck.md says about InfoNCE."""
+HEARD = ("loss_per_anchor", "delta_s", "spread", "s_p", "s_n")
+"""The numbers of a row that the alarm takes."""
 BATCHES = (16, 32, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 384, 512, 1024)
 """Batch sizes that are tried if a log does not name its own."""
 
@@ -40,9 +48,10 @@ class StallAlarm:
 
     A stall is, for `patience` consecutive steps: loss per anchor within 5 % of the plateau, delta_s below
     epsilon, and scores that do not spread. The first says that a negative scores like the positive for every
-    anchor, the second that the hardest one does, the third that it is not getting better. All three are
+    anchor, the second that the hardest one does, the third that it is not getting better. All are
     running means, because single batches vary too much. A number that a row does not have is
-    ignored.
+    ignored. If scores are not cosines, epsilon counts in units of their size; then a delta_s below it may also
+    be that of a model whose positives win, which is not a stall.
     """
 
     plateau: float | None
@@ -61,6 +70,8 @@ class StallAlarm:
     """The smallest spread of the scores in that stretch."""
     moving_since: int | None = None
     """The step at which training began to move again, after the alarm."""
+    size: float = 1.0
+    """How large the scores are, if they are not cosines."""
     said: str | None = None
     """What the alarm said, until training has moved again for as long as it had stood still."""
 
@@ -69,7 +80,7 @@ class StallAlarm:
 
         A step with a number that is not finite says nothing about a stall and is skipped.
         """
-        heard = {name: row[name] for name in ("loss_per_anchor", "delta_s", "spread") if name in row}
+        heard = {name: row[name] for name in HEARD if name in row}
         if not all(map(math.isfinite, heard.values())):
             return None
         # The mean forgets at the same rate per step, however many steps are between rows.
@@ -79,8 +90,9 @@ class StallAlarm:
             before = self.means.get(name, value)
             self.means[name] = before + share * (value - before)
         loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
-        sits = self.plateau is None or loss is None or abs(loss - self.plateau) <= NEAR * self.plateau
-        if not sits or (delta_s is not None and not delta_s < self.epsilon):
+        if {"s_p", "s_n", "spread"} <= heard.keys():
+            self.size = max(self.size, size_of(heard["s_p"], heard["s_n"], heard["spread"]))
+        if not self._sits(loss) or (delta_s is not None and not delta_s < self.epsilon * self.size):
             self.since = None
             if self.said is None:
                 return None
@@ -99,6 +111,14 @@ class StallAlarm:
         self.said = self._sentence(step - self.since)
         return self.said
 
+    def _sits(self, loss: float | None) -> bool:
+        """Whether the loss is where all scores are equal, or if that is not known, whether no positive wins."""
+        ahead = self.means.get("s_p", 0.0) - self.means.get("s_n", 0.0)
+        if self.plateau is None or loss is None:
+            return self.size == 1 or ahead <= WINS * self.means.get("spread", 0.0)
+        # The hardest negatives score above the positives, by a fraction of a cosine but by more in logits.
+        return abs(loss - self.plateau) <= NEAR * self.plateau + max(0.0, -ahead)
+
     def _sentence(self, steps: int) -> str:
         loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
         said = f"Training has stalled: for {steps} steps "
@@ -112,6 +132,12 @@ class StallAlarm:
         if "spread" in self.means:
             said += ", and the scores do not spread"
         return f"{said}. What helps: {self.remedy}."
+
+
+def size_of(s_p: float, s_n: float, spread: float) -> float:
+    """How large scores are, from those of positives and hardest negatives and their spread: 1 for cosines."""
+    largest = max(abs(s_p), abs(s_n))
+    return max(largest, SPREADS * spread) if largest > LARGEST_COSINE else 1.0
 
 
 def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:

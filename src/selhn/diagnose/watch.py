@@ -138,7 +138,14 @@ class Watch:
         numbers |= probe_scores(scores, ids, self.epsilon, None if known is None else known.raw)
         row: Row = {"step": self.step, **read_numbers(numbers | more(ids))}
         self.rows.append(row)
+        was_cosines = self.alarm.size == 1
         said = self.alarm.update(self.step, row)
+        if was_cosines and self.alarm.size > 1 and (self.loss is None or self.loss.margin):
+            warn(
+                f"scores around {row['s_n']:.3g} are not cosines, for which the margin and the epsilon of a triplet "
+                "loss are meant: with logits, SelHN mines everywhere, as T-HN does. Give it cosines, and a softmax "
+                "loss the logits. The alarm now measures in units of the scores"
+            )
         if said:
             self.said[self.step] = said
             warn(said)

@@ -11,6 +11,7 @@ from selhn.base.errors import NotFound
 from selhn.base.files import refuse_links, write_whole
 from selhn.base.names import did_you_mean
 from selhn.data import COCO_FOLDS
+from selhn.diagnose import how_it_ended
 from selhn.eval import Metrics
 from selhn.reproduce.paper_figures import FIGURES
 from selhn.reproduce.paper_runs import PaperRuns
@@ -186,15 +187,15 @@ def _shown(number: float | None, form: str = ".1f", none: str = "-") -> str:
 
 
 def write_runs(folder: Path) -> None:
-    """`runs.csv`: every finished run, with what was trained, its best epoch on dev and whether it stalled."""
+    """`runs.csv`: every finished run, with what was trained, its best epoch on dev and how it ended."""
     rows: list[list[object]] = [
-        ["run", "model", "loss", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"]
+        ["run", "model", "loss", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "ended"]
     ]
     for path in sorted(folder.glob("runs/*/seed*")):
         if (results := RunFolder(path).results) is not None:
             test = Metrics.from_dict(results.test)
             numbers = [*test.i2t.recalls.values(), *test.t2i.recalls.values(), test.rsum, results.dev["rsum"]]
-            about = [results.best_epoch + 1, "spoke" if results.stalled else ""]
+            about = [results.best_epoch + 1, how_it_ended(results.stalled, test)]
             seed = path.name.removeprefix("seed")
             config = read_config(path)
             loss = " ".join(

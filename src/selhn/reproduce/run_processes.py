@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from selhn.base.errors import SelhnError
+from selhn.diagnose import how_it_ended
 from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder
 from selhn.training import RunConfig, run_config
@@ -40,7 +41,7 @@ def train_run(config: RunConfig, folder: Path, quiet: bool) -> Outcome:
         return Outcome(str(error), True, lost_process=isinstance(error.__cause__, torch.AcceleratorError))
     except torch.AcceleratorError as error:  # after it, every call to this GPU from this process fails
         return Outcome(str(error).partition("\n")[0], True, lost_process=True)
-    return Outcome(f"{run.test}{'   stalled' if run.stalled else ''}")
+    return Outcome(f"{run.test}   {how_it_ended(run.stalled, run.test)}".rstrip())
 
 
 def outcomes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, Outcome]]:

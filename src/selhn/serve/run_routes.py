@@ -29,5 +29,5 @@ def run_routes(router: APIRouter, service: Service) -> None:
 
     @router.get("/runs/verdict", tags=["runs"])
     async def verdict(run: str) -> VerdictMessage:
-        """Whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
+        """Whether a run is healthy, stalled, collapsing, diverging, at chance or overfitting, and what helps."""
         return await service.read(shown().verdict, run)

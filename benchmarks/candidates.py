@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Terms
-from selhn.losses import LOSSES, AbstractLoss, LossEntry
+from selhn.losses import LOSSES, AbstractLoss, AnchorStatistics, LossEntry
 from selhn.losses.base import hinge, mean_hinge
 from selhn.losses.checks import require_number
+from selhn.losses.statistics import Constants
 
 
 class SoftHardest(AbstractLoss):
@@ -47,13 +47,9 @@ class SoftHardest(AbstractLoss):
         self.reference = reference
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> dict[str, Constants]:
         """The log-sum-exp of the negatives."""
-        return ("log_sum_exp",)
-
-    def terms(self, given: Any = None) -> Terms:
-        """Margin and temperature."""
-        return Terms(margin=self.margin, temperature=self.temperature)
+        return {"log_sum_exp": (self.temperature,)}
 
     def soft(self, anchors: AnchorStatistics) -> Tensor:
         """`[soft_n - s_p + margin]+`."""
@@ -81,13 +77,9 @@ class MarginInfoNCE(AbstractLoss):
         self.temperature = temperature
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> dict[str, Constants]:
         """The log-sum-exp of the negatives."""
-        return ("log_sum_exp",)
-
-    def terms(self, given: Any = None) -> Terms:
-        """Only the temperature."""
-        return Terms(temperature=self.temperature)
+        return {"log_sum_exp": (self.temperature,)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
         """log(1 + e^(lse_n - (s_p - margin) / t))."""
@@ -111,9 +103,9 @@ class SelectSoft(SoftHardest):
         self.width = width
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> dict[str, Constants]:
         """The hardest negative decides; the other two are the branches."""
-        return ("hardest", "hinge_sum", "log_sum_exp")
+        return {"hardest": (), "hinge_sum": (self.margin,), **super().needs}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
         """The soft maximum where delta_s is above epsilon, the average below."""
@@ -143,9 +135,10 @@ class Earned(SoftHardest):
         self.power = power
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> dict[str, Constants]:
         """The hardest negative, the sum of hinges, and the log-sum-exp where the maximum is soft."""
-        return ("hardest", "hinge_sum") if self.hard else ("hardest", "hinge_sum", "log_sum_exp")
+        mean = {"hardest": (), "hinge_sum": (self.margin,)}
+        return mean if self.hard else {**mean, **super().needs}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
         """Both branches, weighed once per direction."""

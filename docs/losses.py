@@ -7,8 +7,9 @@ import inspect
 import re
 from pathlib import Path
 
-from selhn.kernels import MAXIMA, STATISTICS
+from selhn.kernels.hopper.sides import PARAMETERS
 from selhn.losses import LOSSES, AbstractLoss, LossEntry, Scheduled
+from selhn.losses.statistics import only_maxima
 
 PAGE = Path(__file__).with_suffix(".md")
 MARKS = ("<!-- from here on written by docs/losses.py -->", "<!-- up to here -->")
@@ -27,7 +28,7 @@ def needs_of(loss: type[AbstractLoss]) -> tuple[set[str], set[str]]:
 
 def way_back(needs: set[str]) -> str:
     """What the backward pass costs from embeddings: see the page."""
-    maxima = needs & MAXIMA
+    maxima = {name for name in needs if only_maxima((name,))}
     return "few" if maxima == needs else "some" if maxima else "all"
 
 
@@ -37,7 +38,7 @@ def row(name: str, entry: LossEntry) -> list[str]:
     cost = way_back(needs)
     if warming and way_back(warming) != cost:
         cost += f", {way_back(warming)} while warming up"
-    fused = all(STATISTICS[need].fused for need in (needs | warming) - {"positive_mean"})
+    fused = (needs | warming) - {"positive_mean"} <= PARAMETERS.keys()
     equation = entry.equation.replace("|", "\\|")
     return [f"`{name}`", f"`{entry.loss.__name__}`", f"`{equation}`", cost, "Triton" if fused else "torch",
             "" if entry.shift_invariant else "matters", entry.paper]  # fmt: skip

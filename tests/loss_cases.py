@@ -1,8 +1,10 @@
 """Every loss in every form, each beside its formula as a double loop over Python numbers. A new loss adds a block."""
 
 import math
+from contextlib import contextmanager
 from typing import NamedTuple
 
+import pytest
 import torch
 
 from selhn.losses import (
@@ -11,21 +13,28 @@ from selhn.losses import (
     NCR,
     SCT,
     SSP,
+    STATISTICS,
     TAL,
     UTO,
+    AbstractLoss,
     BCEMax,
     InfoNCE,
     MetaSPN,
     MultiPositiveInfoNCE,
     MultiPositiveSigLIP,
     SigLIP,
+    Statistic,
     Triplet,
     TripletDistance,
     TripletHN,
     TripletSelHN,
     TripletSHN,
     TripletWarmUp,
+    anchors,
+    row_gradients,
+    rows,
 )
+from selhn.losses import hinge as hinge_of
 
 
 class Anchor(NamedTuple):
@@ -302,6 +311,18 @@ add("aoq", hardest, plain=AOQ)
 add("meta_spn", hardest, plain=MetaSPN)
 
 
+STATISTICS["five_hardest"] = Statistic(lambda terms: terms.topk(5, dim=-1).values.mean(dim=-1))
+
+
+class MeanOfHardest(AbstractLoss):
+    """A loss of another package with a statistic of its own, which says nothing about derivatives."""
+
+    needs = ("five_hardest",)
+
+    def anchor_loss(self, anchors):
+        return hinge_of(anchors["five_hardest"], anchors.positive, self.margin)
+
+
 def per_anchor(case, loss_fn, scores, image_ids=None):
     """The (2, B) values of a case's formula, None for anchors that do not count in a mean."""
     batch = len(scores)
@@ -317,6 +338,27 @@ def per_anchor(case, loss_fn, scores, image_ids=None):
                 CASES[case].formula(loss_fn, Anchor(scores[i][i], split[False], split[True], batch))
             )
     return [losses[:batch], losses[batch:]]
+
+
+@contextmanager
+def blocks_of(height):
+    """Statistics are computed in blocks of so many rows; None leaves the size as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        if height is not None:
+            patch.setattr(anchors, "FEW", 0)
+            patch.setattr(rows, "SMALL", 0)
+            patch.setattr(row_gradients, "SMALL", 0)
+            patch.setattr(rows, "BLOCK", 0)
+            patch.setattr(rows, "ROWS", height)
+        yield
+
+
+@contextmanager
+def plain_torch():
+    """Statistics of a matrix by their definition, and gradients by autograd."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(anchors, "in_plain_torch", lambda scores: True)
+        yield
 
 
 KINDS = ("spread", "collapsed", "trained", "ties", "large")

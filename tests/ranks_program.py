@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from loss_cases import CASES
+from loss_cases import CASES, MeanOfHardest
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,7 +50,7 @@ def rows_of(rank, ranks):
 
 
 def losses():
-    made = {name: case.make() for name, case in CASES.items()}
+    made = {name: case.make() for name, case in CASES.items()} | {"outside": MeanOfHardest()}
     return {
         name: loss
         for name, loss in made.items()

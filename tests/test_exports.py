@@ -13,8 +13,8 @@ from selhn.losses import LOSSES
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ adapt create_loss create_model evaluate list_losses
         list_models load_data load_model recall train""",
-    "selhn.losses": """LOSSES AbstractLoss AnchorStatistics Learns LossEntry OfflineScores PairLabels Scheduled
-        TakesGiven across_ranks create_loss hinge list_losses loss_settings register_loss """
+    "selhn.losses": """LOSSES STATISTICS AbstractLoss AnchorStatistics Learns LossEntry OfflineScores PairLabels
+        Scheduled Statistic TakesGiven across_ranks create_loss hinge list_losses loss_settings register_loss """
     + " ".join(entry.loss.__name__ for entry in LOSSES.values()),
     "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp adapt create_model encode_batch
         in_eval_mode list_models load_model register_model""",
@@ -43,8 +43,6 @@ EXPORTS = {
     "selhn.serve": "serve",
     "selhn.text": """FUNCTION_WORDS PIECES_FILE TOKENIZER_FILES VOCABULARY_FILE TokenKinds Tokenizer Vocabulary
         WordPiece check_texts has_tokenizer load_tokenizer split_words""",
-    "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics PerAnchor Statistic Terms dense_statistics
-        tiled_statistics""",
 }
 
 
@@ -101,7 +99,7 @@ for name in LOSSES:
     loss = create_loss(name)
     for call, inputs in ((loss, pairs[0, None] @ pairs[1].T), (loss.from_embeddings, pairs)):
         # The derivative of a formula is compiled with the matrix, that of statistics from embeddings once for each set.
-        part = loss.needs if call == loss.from_embeddings else name
+        part = tuple(loss.needs) if call == loss.from_embeddings else name
         compiled = torch.compile(call, fullgraph=True, backend="eager" if part in derived else "aot_eager")
         derived.add(part)
         for ours, theirs in zip(found(compiled, *inputs), found(call, *inputs), strict=True):

@@ -68,7 +68,10 @@ def test_trained_listed_measured_saved_loaded_and_indexed(outside, tmp_path):
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
-    selhn(f"train rvse_selhn_world model=bag loss=squared {TINY} --out run")
+    selhn(
+        f"train rvse_selhn_world model=bag loss=squared {TINY} --out run",
+        f"train rvse_selhn_world model=bag loss=five_hardest chunk=8 {TINY} --out chunked",
+    )
     models, losses, measured, verdict, indexed, found = selhn(
         "models", "losses", "eval run", "diagnose run", "index world --model run --index some.index",
         "search 'a red ball' --index some.index", then=COPIED,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loss_cases import KINDS, hinge, make_embeddings, make_ids, make_scores
+from loss_cases import KINDS, blocks_of, hinge, make_embeddings, make_ids, make_scores
 
 from selhn.losses import AOQ, OfflineScores, TripletHN
 
@@ -94,10 +94,13 @@ def test_from_embeddings(form):
     images, texts = make_embeddings("trained", 30, 8, 0)
     ids, offline = make_ids(30, 0), make_given(30, 0)
     dense = FORMS[form]()(images @ texts.T, ids, given=offline)
-    tiled = FORMS[form]().from_embeddings(images, texts, ids, given=offline, tile=8)
-    torch.testing.assert_close(tiled, dense, rtol=1e-12, atol=1e-12)
+    with blocks_of(8):
+        from_blocks = FORMS[form]().from_embeddings(images, texts, ids, given=offline)
+    torch.testing.assert_close(from_blocks, dense, rtol=1e-12, atol=1e-12)
     for actual, expected in zip(
-        torch.autograd.grad(tiled, (images, texts)), torch.autograd.grad(dense, (images, texts)), strict=True
+        torch.autograd.grad(from_blocks, (images, texts)),
+        torch.autograd.grad(dense, (images, texts)),
+        strict=True,
     ):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 

@@ -1,5 +1,5 @@
 import torch
-from loss_cases import make_embeddings, make_scores
+from loss_cases import blocks_of, make_embeddings, make_scores
 
 from selhn.losses import TripletDistance, TripletHN, TripletSelHN
 
@@ -58,7 +58,8 @@ def test_gradients_of_small_hinges_in_half_precision():
     gradients = []
     for dtype in (torch.float64, torch.float16):
         embs = [emb.half().to(dtype).requires_grad_() for emb in (images, texts)]
-        TripletDistance(margin=max(margin, 0.0)).from_embeddings(*embs, tile=16).backward()
+        with blocks_of(16):
+            TripletDistance(margin=max(margin, 0.0)).from_embeddings(*embs).backward()
         gradients.append(embs[0].grad.double())
     assert gradients[0].any()
     torch.testing.assert_close(

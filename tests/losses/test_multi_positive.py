@@ -1,7 +1,7 @@
 import math
 
 import torch
-from loss_cases import make_ids, make_scores
+from loss_cases import blocks_of, make_ids, make_scores
 from torch.nn.functional import cross_entropy, logsigmoid
 
 from selhn.losses import InfoNCE, MultiPositiveInfoNCE, MultiPositiveSigLIP, SigLIP
@@ -41,7 +41,8 @@ def test_the_pairs_of_one_image_are_pulled_towards_the_anchor():
 def test_embeddings_of_one_image_need_not_stand_together():
     images, texts = torch.randn(2, 40, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     ids = make_ids(40, 3)
-    loss = MultiPositiveInfoNCE(0.5).from_embeddings(images, texts, ids, tile=16)
+    with blocks_of(16):
+        loss = MultiPositiveInfoNCE(0.5).from_embeddings(images, texts, ids)
     torch.testing.assert_close(loss, MultiPositiveInfoNCE(0.5)(images @ texts.T, ids), rtol=1e-12, atol=1e-12)
 
 

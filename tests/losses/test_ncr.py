@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loss_cases import KINDS, hinge, make_embeddings, make_ids, make_scores
+from loss_cases import KINDS, blocks_of, hinge, make_embeddings, make_ids, make_scores
 
 from selhn.losses import NCR, PairLabels, TripletHN, TripletSelHN
 
@@ -129,10 +129,13 @@ def test_from_embeddings_with_labels():
     images, texts = make_embeddings("trained", 30, 8, 0)
     ids, labels, loss_fn = make_ids(30, 0), make_labels(30, 0), NCR()
     dense = loss_fn(images @ texts.T, ids, given=labels)
-    tiled = loss_fn.from_embeddings(images, texts, ids, given=labels, tile=8)
-    torch.testing.assert_close(tiled, dense, rtol=1e-12, atol=1e-12)
+    with blocks_of(8):
+        from_blocks = loss_fn.from_embeddings(images, texts, ids, given=labels)
+    torch.testing.assert_close(from_blocks, dense, rtol=1e-12, atol=1e-12)
     for actual, expected in zip(
-        torch.autograd.grad(tiled, (images, texts)), torch.autograd.grad(dense, (images, texts)), strict=True
+        torch.autograd.grad(from_blocks, (images, texts)),
+        torch.autograd.grad(dense, (images, texts)),
+        strict=True,
     ):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     with pytest.raises(ValueError, match="adds a separate margin to every score and needs the matrix"):

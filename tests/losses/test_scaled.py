@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from loss_cases import make_scores
+from loss_cases import blocks_of, make_scores
 
 from selhn.losses import InfoNCE, Learns, MultiPositiveInfoNCE, SigLIP, TripletSelHN, loss_settings
 from selhn.losses.infonce import SHARPEST
@@ -72,19 +72,20 @@ def test_gradients_of_what_is_learnt(kind):
         assert float(parameter.grad) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
 
 
-@pytest.mark.parametrize("tile", [None, 3])
-def test_from_embeddings_is_the_dense_form(kind, tile):
+@pytest.mark.parametrize("height", [None, 3])
+def test_from_embeddings_is_the_dense_form(kind, height):
     ids, found = [0, 1, 1, 3, 4, 5, 6, 7], []
     for dense in (True, False):
         images, texts = embeddings()
         loss = kind(learn=True).double()
-        value = loss(images @ texts.T, ids) if dense else loss.from_embeddings(images, texts, ids, tile=tile)
-        value.backward()
+        with blocks_of(height):
+            value = loss(images @ texts.T, ids) if dense else loss.from_embeddings(images, texts, ids)
+            value.backward()
         found.append(
             [value.detach(), images.grad, texts.grad, *(parameter.grad for parameter in loss.learnt())]
         )
-    for dense, tiled in zip(*found, strict=True):
-        torch.testing.assert_close(tiled, dense, rtol=1e-9, atol=1e-9)
+    for dense, from_blocks in zip(*found, strict=True):
+        torch.testing.assert_close(from_blocks, dense, rtol=1e-9, atol=1e-9)
 
 
 def test_embeddings_in_half_precision(kind):

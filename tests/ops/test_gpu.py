@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from selhn.ops import side_by_side
-from selhn.ops.gpu import fusable
+from selhn.ops.gpu import add_wide_product, fusable
 from selhn.training.capture import recording_stream
 
 
@@ -149,3 +149,16 @@ def test_a_branch_that_fails_leaves_nothing_behind(recorded):
         side_by_side(lambda: side_by_side(fail, fail), lambda: None)
     with recording_stream(torch.device("cuda")):
         assert len(set(streams_of_a_step())) == 7
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_what_half_precision_loses_of_a_factor_is_multiplied_too(half, monkeypatch):
+    monkeypatch.setattr("selhn.ops.gpu.wide_product", lambda a, b: a.float() @ b.float())
+    generator = torch.Generator().manual_seed(0)
+    weights = 1e-9 * torch.randn(40, 30, generator=generator)  # float16 would make 0 of them
+    emb, total = torch.randn(30, 8, generator=generator).to(half), torch.zeros(40, 8)
+    add_wide_product(total, weights, emb)
+    exact = weights.double() @ emb.double()
+    near = 2**-13 * exact.abs().max().item()
+    torch.testing.assert_close(total.double(), exact, rtol=0, atol=near)
+    assert (weights.to(half).double() @ emb.double() - exact).abs().max() > near, "one part is not enough"

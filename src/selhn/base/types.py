@@ -101,8 +101,12 @@ class Products:
     images: Float[Tensor, "b d"]
     texts: Float[Tensor, "b d"]
     shares: Shares | None = None
-    tile: int | None = None
-    """Side length of the blocks of scores computed at a time; None picks a sensible size."""
+
+    def detach(self) -> "Products":
+        return replace(self, images=self.images.detach(), texts=self.texts.detach())
+
+    def to(self, dtype: torch.dtype) -> "Products":
+        return replace(self, images=self.images.to(dtype), texts=self.texts.to(dtype))
 
     def __len__(self) -> int:
         return len(self.images) if self.shares is None else sum(self.shares.sizes)

@@ -13,7 +13,8 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Products
 from selhn.data import Split
 from selhn.eval.encoded import side_rows
-from selhn.kernels import AnchorStatistics, Terms, dense_statistics, tiled_statistics
+from selhn.losses import AnchorStatistics
+from selhn.losses.anchors import anchor_statistics
 from selhn.models import AbstractMatcher, in_eval_mode
 
 Row = dict[str, float]
@@ -36,11 +37,10 @@ def probe_scores(
     when the embeddings have collapsed. `anchors` are the statistics of the scores, if already known.
     """
     if anchors is None:
-        if isinstance(scores, Products):
-            anchors = tiled_statistics(scores, image_ids, ("hardest",), Terms())
-        else:
+        wide = scores
+        if isinstance(scores, Tensor):
             wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            anchors = dense_statistics(wide, image_ids, ("hardest",), Terms())
+        anchors = anchor_statistics(wide, image_ids, ("hardest",))
     has_negative = (anchors.num_negatives > 0).expand_as(anchors["hardest"])
     count = has_negative.sum().clamp(min=1)
     gap = torch.where(has_negative, (anchors["hardest"] - anchors.positive).abs(), 0)

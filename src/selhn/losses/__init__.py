@@ -6,7 +6,6 @@ from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_settings
-from selhn.kernels import AnchorStatistics
 from selhn.losses.aoq import AOQ as AOQ
 from selhn.losses.aoq import OfflineScores
 from selhn.losses.base import AbstractLoss, Learns, Scheduled, TakesGiven, hinge, loss_settings
@@ -26,6 +25,7 @@ from selhn.losses.selhn import TripletSelHN as TripletSelHN
 from selhn.losses.semihard import TripletSHN as TripletSHN
 from selhn.losses.siglip import SigLIP as SigLIP
 from selhn.losses.ssp import SSP as SSP
+from selhn.losses.statistics import STATISTICS, AnchorStatistics, Statistic
 from selhn.losses.tal import TAL as TAL
 from selhn.losses.triplet import Triplet as Triplet
 from selhn.losses.uto import UTO as UTO
@@ -115,7 +115,17 @@ LOSSES: dict[str, LossEntry] = {
 
 __all__ = [entry.loss.__name__ for entry in LOSSES.values()]
 __all__ += ["AbstractLoss", "AnchorStatistics", "Learns", "LossEntry", "OfflineScores", "PairLabels"]
-__all__ += ["Scheduled", "TakesGiven", "LOSSES", "across_ranks", "create_loss", "hinge", "list_losses"]
+__all__ += [
+    "Scheduled",
+    "Statistic",
+    "STATISTICS",
+    "TakesGiven",
+    "LOSSES",
+    "across_ranks",
+    "create_loss",
+    "hinge",
+    "list_losses",
+]
 __all__ += ["loss_settings", "register_loss"]
 
 

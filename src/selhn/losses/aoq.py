@@ -7,9 +7,9 @@ import torch
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, TakesGiven, hinge
 from selhn.losses.checks import check_finite, check_floats, require_number
+from selhn.losses.statistics import AnchorStatistics, PerAnchor
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError, warn
 from selhn.base.types import Products, Reduction
-from selhn.kernels import MAXIMA, AnchorStatistics, PerAnchor, Terms, dense_statistics, tiled_statistics
+from selhn.losses.anchors import anchor_statistics
 from selhn.losses.checks import (
     ImageIds,
     Looks,
@@ -24,6 +24,7 @@ from selhn.losses.checks import (
     require_choice,
     require_number,
 )
+from selhn.losses.statistics import AnchorStatistics, Constants, Needs, PerAnchor, only_maxima, with_constants
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
 AverageOver = Literal["negatives", "batch"]
@@ -33,8 +34,8 @@ AverageOver = Literal["negatives", "batch"]
 class AbstractLoss(nn.Module, ABC):
     """A function of the scores of B pairs, positives on the diagonal.
 
-    A loss says which statistics of an anchor it `needs` (`selhn.kernels.STATISTICS`), and turns them into one
-    number per anchor; it never sees which direction it works in. Everything else is here. A loss with a
+    A loss says which statistics of an anchor it `needs` (`STATISTICS`), and turns them into one number per
+    anchor; it never sees which direction it works in. Everything else is here. A loss with a
     schedule, learnt parameters or a further input also inherits `Scheduled`, `Learns` or `TakesGiven`.
 
     Args:
@@ -45,6 +46,8 @@ class AbstractLoss(nn.Module, ABC):
 
     made_for: ScoreRange | None = None
     """The scores that the loss is made for; it warns once of others. None: all scores."""
+    mask_same_image = True
+    """Whether other pairs of an anchor's image are left out of its candidates."""
 
     def __init__(self, margin: float = 0.2, reduction: Reduction = "mean"):
         super().__init__()
@@ -59,16 +62,16 @@ class AbstractLoss(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def needs(self) -> tuple[str, ...]:
-        """The statistics that `anchor_loss` reads."""
+    def needs(self) -> Needs:
+        """The statistics that `anchor_loss` reads, with the constants of those that take any."""
 
     @abstractmethod
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         """The loss of every anchor, from the statistics of its row or column."""
 
-    def terms(self, given: Any = None) -> Terms:
-        """The constants inside those statistics."""
-        return Terms(margin=self.margin)
+    def prepared(self, scores: Scores | Products, given: Any = None) -> Scores | Products:
+        """The scores that the statistics are of, if they are not of `scores` unchanged."""
+        return scores
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
         """The anchors that a mean is taken over; None means all of them."""
@@ -88,7 +91,7 @@ class AbstractLoss(nn.Module, ABC):
     @property
     def mines(self) -> bool:
         """Whether, in its present phase, only positives and hardest negatives receive gradients."""
-        return MAXIMA.issuperset(self.needs)
+        return only_maxima(self.needs)
 
     def forward(self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None) -> Tensor:
         """The loss of `scores[image, text]`, pairs on the diagonal: a 0-d tensor unless `reduction="none"`.
@@ -121,17 +124,23 @@ class AbstractLoss(nn.Module, ABC):
         """
         if isinstance(scores, Products):
             check_embeddings(scores.images, scores.texts)
-            self._looks(scores, self.made_for)
-            given = self._checked(given, len(scores))
-            ids = check_image_ids(image_ids, len(scores), scores.images.device)
-            return replace(tiled_statistics(scores, ids, self.needs, self.terms(given), also), given=given)
-        check_scores(scores)
+            batch, device = len(scores), scores.images.device
+        else:
+            check_scores(scores)
+            batch, device = scores.shape[-1], scores.device
+            # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         self._looks(scores, self.made_for)
-        given = self._checked(given, scores.shape[-1])
-        ids = check_image_ids(image_ids, scores.shape[-1], scores.device)
-        # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return replace(dense_statistics(scores, ids, self.needs, self.terms(given), also), given=given)
+        given = self._checked(given, batch)
+        ids = check_image_ids(image_ids, batch, device)
+        prepared = self.prepared(scores, given)
+        unchanged = prepared is scores and self.mask_same_image
+        needs = {name: () for name in also if unchanged} | with_constants(self.needs)
+        anchors = anchor_statistics(prepared, ids, needs, self.mask_same_image)
+        raw = None
+        if also:
+            raw = anchors if unchanged else anchor_statistics(scores.detach(), ids, also)
+        return replace(anchors, given=given, raw=raw)
 
     def reduce(self, anchors: AnchorStatistics, reduction: Reduction | None = None) -> Tensor:
         """The loss of a batch from its `statistics`; `reduction` replaces the loss's own."""
@@ -150,17 +159,14 @@ class AbstractLoss(nn.Module, ABC):
         image_ids: ImageIds = None,
         *,
         given: Any = None,
-        tile: int | None = None,
     ) -> Tensor:
         """`self(image_emb @ text_emb.T, image_ids)` without the B x B matrix, for very large batches.
 
         Value, gradients and tie rule are those of the dense form. The embeddings are used unchanged:
         normalise them first if the scores are to be cosines. Half-precision embeddings on an NVIDIA GPU from
-        Hopper on go through fused kernels; `tile` asks for plain torch instead, on blocks of that side.
+        Hopper on go through fused kernels.
         """
-        if tile is not None and tile < 1:
-            raise SelhnError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
-        return self.reduce(self.statistics(Products(image_emb, text_emb, tile=tile), image_ids, given=given))
+        return self.reduce(self.statistics(Products(image_emb, text_emb), image_ids, given=given))
 
     def _checked(self, given: Any, batch: int) -> Any:
         if given is None:
@@ -183,11 +189,12 @@ class Scheduled:
     """A loss over all negatives in its first epochs: call `set_epoch` at the start of every epoch."""
 
     warmup_epochs: int
+    margin: float
     _epoch = 0
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        return ("hinge_sum",) if self.warming_up else ("hardest",)
+    def needs(self) -> dict[str, Constants]:
+        return {"hinge_sum": (self.margin,)} if self.warming_up else {"hardest": ()}
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loss that epoch number `epoch` (from 0) begins."""

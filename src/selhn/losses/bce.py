@@ -7,10 +7,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor
-from selhn.kernels.statistics import NEAREST
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import ScoreRange
+from selhn.losses.statistics import STATISTICS, AnchorStatistics, PerAnchor, Statistic
+
+NEAREST = 1e-6
+"""Probabilities are clipped this far from 0 and 1, as in CAMP."""
+
+
+def _log_miss(negatives: Tensor) -> Tensor:
+    return -(1 - _likely(negatives)).log().masked_fill(negatives == -torch.inf, 0.0)
+
+
+# sum -log(1 - s_n), of scores that are probabilities
+STATISTICS["log_miss_sum"] = Statistic("sum", _log_miss, alone=True)
 
 
 class BCE(AbstractLoss):

@@ -54,7 +54,8 @@ def check_floats(name: str, value: object) -> None:
 
 def check_finite(name: str, value: Tensor) -> None:
     """Refuse NaN and infinite values on the CPU."""
-    if not can_look(value) or value.isfinite().all():
+    # The sum first: it takes a thirtieth of the time, and only numbers that overflow need a second look.
+    if not can_look(value) or value.sum().isfinite() or value.isfinite().all():
         return
     place = (~value.isfinite()).nonzero()[0].tolist()
     raise SelhnError(

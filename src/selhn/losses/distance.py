@@ -3,12 +3,36 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor, Terms
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import ScoreRange, require_number
+from selhn.losses.statistics import STATISTICS, AnchorStatistics, Constants, PerAnchor, Statistic
+
+
+def log_weight(negatives: Tensor, dim: float, nearest: float, farthest: float) -> Tensor:
+    """-log of how often two random unit vectors have this cosine, between two cosines; without a gradient.
+
+    In many dimensions nearly all have one of about 0.
+    """
+    cosine = negatives.detach().clamp(farthest, nearest)
+    weight = (1 - dim / 2) * (1 - cosine).log() + (1.5 - dim / 2) * (1 + cosine).log()
+    return weight.masked_fill(negatives <= farthest, -torch.inf)
+
+
+def _log_weighted_hinge(negatives: Tensor, positive: Tensor, margin: float, *sphere: float) -> Tensor:
+    violation = negatives - positive + margin
+    none = (violation <= 0) | (negatives <= sphere[-1])
+    # log 1 in place of log 0, whose gradient would be NaN.
+    hinge = violation.masked_fill(none, 1.0).log()
+    return (log_weight(negatives, *sphere) + hinge).masked_fill(none, -torch.inf)
+
+
+# log sum w_n, and log sum w_n [s_n - s_p + margin]+
+STATISTICS["log_weight"] = Statistic("logsumexp", log_weight, alone=True)
+STATISTICS["log_weighted_hinge"] = Statistic("logsumexp", _log_weighted_hinge)
 
 
 class TripletDistance(AbstractLoss):
@@ -46,7 +70,6 @@ class TripletDistance(AbstractLoss):
         >>> loss = TripletDistance()(image_emb @ text_emb.T)
     """
 
-    needs = ("log_weight", "log_weighted_hinge")
     made_for = ScoreRange(
         -1.02,  # half precision rounds a cosine beyond 1
         1.02,
@@ -76,9 +99,10 @@ class TripletDistance(AbstractLoss):
         """The expected value of the authors' programs, if all pairs show different images: a sum."""
         return cls.paper(**settings)
 
-    def terms(self, given: Any = None) -> Terms:
-        cosines = 1 - self.nearest**2 / 2, 1 - self.farthest**2 / 2
-        return Terms(margin=self.margin, distances=(float(self.dim), *cosines))
+    @property
+    def needs(self) -> dict[str, Constants]:
+        sphere = self.dim, 1 - self.nearest**2 / 2, 1 - self.farthest**2 / 2
+        return {"log_weight": sphere, "log_weighted_hinge": (self.margin, *sphere)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         total = anchors["log_weight"]

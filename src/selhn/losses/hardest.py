@@ -1,6 +1,7 @@
 """The hardest negative: Faghri et al., VSE++, BMVC 2018; and the base of losses with one negative."""
 
 import math
+from abc import abstractmethod
 from typing import Any, get_args
 
 from jaxtyping import Bool, Float
@@ -8,9 +9,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction, Variant
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, LossT, hinge
 from selhn.losses.checks import require_choice, require_number
+from selhn.losses.statistics import AnchorStatistics, PerAnchor
 
 
 class VariantLoss(AbstractLoss):
@@ -45,6 +46,11 @@ class VariantLoss(AbstractLoss):
             # Not softplus: torch's turns into the identity above 20, which is off by 2e-9 there.
             return -logsigmoid((positive - negative) / self.temperature)
         return hinge(negative, positive, self.margin)
+
+    @property
+    @abstractmethod
+    def needs(self) -> tuple[str, ...]:
+        """The one negative."""
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         return self.triplet(anchors[self.needs[0]], anchors.positive)

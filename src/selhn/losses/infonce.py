@@ -1,6 +1,7 @@
 """Symmetric softmax cross-entropy: van den Oord et al., 2018; Radford et al., CLIP, ICML 2021."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,11 +9,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor, Terms
+from selhn.base.types import Products, Reduction
 from selhn.losses.base import AbstractLoss, Learns
-from selhn.losses.checks import require_number
+from selhn.losses.checks import Scores, require_number
+from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 
+ALIGNED = 16
+"""Kernels read embeddings whose width is a multiple of this."""
 SHARPEST = 100.0
 """The largest 1 / temperature that CLIP allows."""
 
@@ -27,8 +30,6 @@ class ScaledLoss(Learns, AbstractLoss):
         reduction: see `AbstractLoss`.
     """
 
-    mask_same_image = True
-    """Whether other pairs of an anchor's image are left out of its sum."""
     _bias: float | None = None
     learnt_bias: nn.Parameter
 
@@ -59,11 +60,20 @@ class ScaledLoss(Learns, AbstractLoss):
         bias = self._bias or 0.0
         return _present(bias, self.learnt_bias.item()) if self.learn and self._bias is not None else bias
 
-    def terms(self, given: Any = None) -> Terms:
-        if self.learn:
-            shift = None if self._bias is None else self.learnt_bias
-            return Terms(scale=self._scale(), shift=shift, mask_same_image=self.mask_same_image)
-        return Terms(temperature=self._temperature, bias=self.bias, mask_same_image=self.mask_same_image)
+    @property
+    def constants(self) -> tuple[float, float]:
+        """The temperature and the bias that the scores of the statistics still need: learnt ones are `prepared`."""
+        return (1.0, 0.0) if self.learn else (self._temperature, self.bias)
+
+    def prepared(self, scores: Scores | Products, given: Any = None) -> Scores | Products:
+        """Scores with learnt settings: times the scale, plus the bias."""
+        if not self.learn:
+            return scores
+        scale, shift = self._scale(), None if self._bias is None else self.learnt_bias
+        if isinstance(scores, Products):
+            return _scaled(scores, scale, shift)
+        scores = scores * scale
+        return scores if shift is None else scores + shift
 
     def logits(self, scores: Float[Tensor, "*K B"]) -> Float[Tensor, "*K B"]:
         """Scores over temperature, plus bias; statistics have learnt ones applied already."""
@@ -105,7 +115,9 @@ class InfoNCE(ScaledLoss):
         >>> loss = InfoNCE(temperature=0.07)(image_emb @ text_emb.T)
     """
 
-    needs = ("log_sum_exp",)
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"log_sum_exp": self.constants[:1]}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         return -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
@@ -113,6 +125,17 @@ class InfoNCE(ScaledLoss):
     def plateau(self, batch: int) -> float | None:
         """log B: every text is equally likely."""
         return math.log(batch)
+
+
+def _scaled(products: Products, scale: Float[Tensor, ""], shift: Float[Tensor, ""] | None) -> Products:
+    """Embeddings whose products are `scale * scores + shift`: the shift is one more column of both."""
+    images, texts = products.images * scale.to(products.images.dtype), products.texts
+    if shift is not None:
+        column = images.new_zeros(len(images), ALIGNED)
+        column[:, 0] = 1
+        images = torch.cat([images, column * shift.to(images.dtype)], dim=1)
+        texts = torch.cat([texts, column], dim=1)
+    return replace(products, images=images, texts=texts)
 
 
 def _present(start: float, learnt: float) -> float:

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, hinge
 from selhn.losses.checks import ImageIds, Scores, require_number
+from selhn.losses.statistics import AnchorStatistics, PerAnchor
 
 
 class MetaSPN(AbstractLoss):

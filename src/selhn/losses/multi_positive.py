@@ -5,9 +5,9 @@ import math
 import torch
 from torch.nn.functional import logsigmoid
 
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.infonce import ScaledLoss
 from selhn.losses.siglip import SigLIP
+from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 
 
 class MultiPositiveInfoNCE(ScaledLoss):
@@ -36,8 +36,11 @@ class MultiPositiveInfoNCE(ScaledLoss):
         >>> loss = MultiPositiveInfoNCE()(image_emb @ text_emb.T, image_ids=image_ids)
     """
 
-    needs = ("log_sum_exp", "positive_mean")
     mask_same_image = False  # they stay in the denominator
+
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"log_sum_exp": self.constants[:1], "positive_mean": ()}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         """`InfoNCE` of an anchor's own pair, plus how much lower the other pairs of its image score."""
@@ -75,8 +78,11 @@ class MultiPositiveSigLIP(SigLIP):
         >>> loss = MultiPositiveSigLIP()(image_emb @ text_emb.T, image_ids=image_ids)
     """
 
-    needs = ("softplus_sum", "positive_mean")
     mask_same_image = False  # they stay in the sum, and -log sigmoid(x) = -log sigmoid(-x) - x
+
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"softplus_sum": self.constants, "positive_mean": ()}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         """`SigLIP` with the other captions as negatives, corrected by how much a positive costs less."""

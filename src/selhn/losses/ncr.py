@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor, Terms
+from selhn.base.types import Products, Reduction
 from selhn.losses.base import (
     AbstractLoss,
     AverageOver,
@@ -21,6 +20,7 @@ from selhn.losses.base import (
     mean_hinge_plateau,
 )
 from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice, require_number
+from selhn.losses.statistics import AnchorStatistics, PerAnchor
 
 Softness = Literal["linear", "exponential", "sin"]
 MarginOf = Literal["anchor", "image"]
@@ -152,12 +152,19 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
             )
         return PairLabels(given.labels.detach(), given.trained)
 
-    def terms(self, given: PairLabels | None = None) -> Terms:
-        """The margin of the hinges; with `margin_of="image"`, that of every image's scores."""
+    def prepared(self, scores: Scores | Products, given: PairLabels | None = None) -> Scores | Products:
+        """With `margin_of="image"`, each image's margin is added to its negatives."""
         if given is None or self.margin_of == "anchor" or self.warming_up:
-            return Terms(margin=self.margin)
-        # Official: added to every negative, and so it may change which one is the hardest.
-        return Terms(added=self._margins(given.labels if given.per_score else given.labels[..., None]))
+            return scores
+        if isinstance(scores, Products):
+            raise SelhnError(
+                "this loss adds a separate margin to every score and needs the matrix: "
+                "call it with image_emb @ text_emb.T"
+            )
+        # Official: so it may change which one is the hardest.
+        margins = self._margins(given.labels if given.per_score else given.labels[..., None]).to(scores)
+        own = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        return scores + margins.expand_as(scores).masked_fill(own, 0.0)
 
     def _margins(self, labels: Tensor) -> Tensor:
         if self.softness == "exponential":

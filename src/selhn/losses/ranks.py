@@ -50,7 +50,8 @@ def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> 
 
     Gradients are those of one process with the whole batch, if they are averaged over the ranks as
     `DistributedDataParallel` and FSDP do. Without `torch.distributed` it is the loss itself. A process
-    compares its own images with all texts, in tiles: it holds O(B d) numbers and never a B x B matrix.
+    compares its own images with all texts, and its own texts with all images: it holds O(B d) numbers and never
+    a B x B matrix.
 
     Example:
         >>> loss = across_ranks(TripletSelHN())

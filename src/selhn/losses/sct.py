@@ -5,9 +5,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from selhn.base.types import Reduction, Variant
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.checks import require_number
 from selhn.losses.hardest import VariantLoss
+from selhn.losses.statistics import AnchorStatistics, PerAnchor
 
 
 class SCT(VariantLoss):

@@ -7,9 +7,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
 from selhn.losses.checks import ImageIds, ScoreRange, Scores, require_choice, require_number
+from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 
 
 class TripletSelHN(AbstractLoss):
@@ -43,7 +43,6 @@ class TripletSelHN(AbstractLoss):
         >>> loss = loss_fn(image_emb @ text_emb.T)
     """
 
-    needs = ("hardest", "hinge_sum")
     made_for = ScoreRange(
         -1.5,
         1.5,
@@ -75,6 +74,10 @@ class TripletSelHN(AbstractLoss):
     def official(cls, **settings: Any) -> "TripletSelHN":
         """The authors' released code: a mean, averages over B - 1, and delta_s = epsilon mines."""
         return cls(**{"mine_at_epsilon": True, **settings})
+
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"hardest": (), "hinge_sum": (self.margin,)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         hardest = hinge(anchors["hardest"], anchors.positive, self.margin)

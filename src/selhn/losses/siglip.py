@@ -5,9 +5,9 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.checks import require_number
 from selhn.losses.infonce import ScaledLoss
+from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 
 
 class SigLIP(ScaledLoss):
@@ -37,8 +37,6 @@ class SigLIP(ScaledLoss):
         >>> loss = SigLIP()(image_emb @ text_emb.T)
     """
 
-    needs: tuple[str, ...] = ("softplus_sum",)
-
     def __init__(
         self,
         temperature: float = 0.1,
@@ -50,6 +48,10 @@ class SigLIP(ScaledLoss):
         self._bias = require_number("bias", bias, signed=True)
         if learn:
             self.learnt_bias = nn.Parameter(torch.tensor(float(bias)))
+
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"softplus_sum": self.constants}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         of_positive = -logsigmoid(self.logits(anchors.positive))

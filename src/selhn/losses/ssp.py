@@ -4,14 +4,51 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor, Terms
-from selhn.kernels.statistics import is_mined, penalty
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_choice, require_number
+from selhn.losses.statistics import STATISTICS, AnchorStatistics, Constants, PerAnchor, Statistic
 
 Mining = Literal["hardest", "average"]
+
+
+def is_mined(
+    negatives: Float[Tensor, "*#K"], positive: Float[Tensor, "*#K"], margin: float
+) -> Bool[Tensor, "*#K"]:
+    """Whether `s_n > s_p - margin`, written so that a NaN is mined and shows."""
+    return ~(negatives <= positive - margin)
+
+
+def polynomial(coefficients: Sequence[float], x: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
+    """`sum_q c_q x^q`."""
+    value = torch.zeros_like(x)
+    for coefficient in reversed(coefficients):
+        value = value * x + coefficient
+    return value
+
+
+def penalty(coefficients: Sequence[float], x: Float[Tensor, "*K"], direction: int) -> Float[Tensor, "*K"]:
+    """`[G(x)]+` of a polynomial G. For `direction` 1 it is 0 where G falls, for -1 where G rises."""
+    slope = [power * coefficient for power, coefficient in enumerate(coefficients)][1:]
+    against = direction * polynomial(slope, x.detach()) < 0
+    return polynomial(coefficients, x).relu().masked_fill(against, 0.0)
+
+
+def _mined_penalty(
+    negatives: Tensor, positive: Tensor, margin: float, direction: float, *coefficients: float
+) -> Tensor:
+    mined = is_mined(negatives, positive, margin)
+    # -inf is replaced before the polynomial: its powers would be NaN in the gradient.
+    of_each = penalty(coefficients, negatives.masked_fill(~mined, 0.0), int(direction))
+    return of_each.masked_fill(~mined, 0.0)
+
+
+# How many negatives score above s_p - margin, and the sum of their `penalty`.
+STATISTICS["mined_count"] = Statistic("sum", lambda n, p, margin: is_mined(n, p, margin).to(n.dtype))
+STATISTICS["mined_sum"] = Statistic("sum", _mined_penalty)
 
 
 class SSP(AbstractLoss):
@@ -72,11 +109,10 @@ class SSP(AbstractLoss):
         return cls(**{"one_way": False, "positive_below": 1 - 1e-5, "weight": 2.0, **settings})
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        return ("hardest",) if self.mining == "hardest" else ("mined_count", "mined_sum")
-
-    def terms(self, given: Any = None) -> Terms:
-        return Terms(margin=self.margin, polynomial=self.negative, one_way=self.one_way)
+    def needs(self) -> dict[str, Constants]:
+        if self.mining == "hardest":
+            return {"hardest": ()}
+        return {"mined_count": (self.margin,), "mined_sum": (self.margin, int(self.one_way), *self.negative)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         # Official: no condition on the slope, either here or for a positive above 1.

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor, Terms
 from selhn.losses.base import AbstractLoss, hinge
 from selhn.losses.checks import require_number
+from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 
 
 class TAL(AbstractLoss):
@@ -33,8 +33,6 @@ class TAL(AbstractLoss):
         >>> loss = TAL()(image_emb @ text_emb.T)
     """
 
-    needs = ("log_sum_exp",)
-
     def __init__(self, margin: float = 0.2, temperature: float = 0.02, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
         self.temperature = require_number("temperature", temperature, above=0)
@@ -44,9 +42,9 @@ class TAL(AbstractLoss):
         """As in the authors' program for pairs of different images: a margin of 0.1, summed over both directions."""
         return cls.paper(**{"margin": 0.1, **settings})
 
-    def terms(self, given: Any = None) -> Terms:
-        """Only the temperature: the margin is outside the sum."""
-        return Terms(temperature=self.temperature)
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"log_sum_exp": (self.temperature,)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         return hinge(self.temperature * anchors["log_sum_exp"], anchors.positive, self.margin)

@@ -7,9 +7,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_choice
+from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 
 Anchors = Literal["both", "images", "texts"]
 """Which anchors have a loss."""
@@ -36,8 +36,6 @@ class Triplet(AbstractLoss):
         >>> loss = Triplet()(image_emb @ text_emb.T)
     """
 
-    needs = ("hinge_sum",)
-
     def __init__(self, margin: float = 0.2, reduction: Reduction = "mean", anchors: Anchors = "both"):
         super().__init__(margin, reduction)
         self.anchors = require_choice("anchors", anchors, get_args(Anchors))
@@ -46,6 +44,10 @@ class Triplet(AbstractLoss):
     def official(cls, **settings: Any) -> "Triplet":
         """As in the public code of VSE++ without `--max_violation`: summed over everything."""
         return cls.paper(**settings)
+
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"hinge_sum": (self.margin,)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         return anchors["hinge_sum"] if self.anchors == "both" else anchors["hinge_sum"] * self._side(anchors)

@@ -6,9 +6,9 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor, Terms
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_number
+from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 
 
 class UTO(AbstractLoss):
@@ -38,8 +38,6 @@ class UTO(AbstractLoss):
         >>> loss = UTO()(image_emb @ text_emb.T)
     """
 
-    needs = ("log_sum_exp",)
-
     def __init__(self, temperature: float = 1 / 90, threshold: float = 0.5, reduction: Reduction = "mean"):
         super().__init__(margin=0.0, reduction=reduction)
         self.temperature = require_number("temperature", temperature, above=0)
@@ -50,8 +48,9 @@ class UTO(AbstractLoss):
         """The paper's settings, which are the defaults; its value is twice this one."""
         return cls(**settings)
 
-    def terms(self, given: Any = None) -> Terms:
-        return Terms(temperature=self.temperature)
+    @property
+    def needs(self) -> dict[str, Constants]:
+        return {"log_sum_exp": (self.temperature,)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         # Official: a further 1 in the sum stands for the pair itself, at a score of 0: e^-45 by default.

@@ -1,9 +1,9 @@
 """All negatives first, then the hardest: the usual remedy for a stalled start (VSE-infinity, 2021)."""
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, Scheduled, hinge
 from selhn.losses.checks import require_number
+from selhn.losses.statistics import AnchorStatistics, PerAnchor
 
 
 class TripletWarmUp(Scheduled, AbstractLoss):

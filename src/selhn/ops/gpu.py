@@ -50,6 +50,22 @@ def wide_product(a: Float[Tensor, "*B m k"], b: Float[Tensor, "*B k n"]) -> Floa
     return (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
 
 
+def add_wide_product(total: Float[Tensor, "m n"], a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> None:
+    """`total += a @ b` as precisely as `a` and `total` are; `b` may be in half precision.
+
+    Then `a` is multiplied in two parts, what half precision holds of it and most of the remainder, in a unit
+    in which the largest of its numbers is 1024: float16 would lose what is small.
+    """
+    if a.dtype == b.dtype:
+        total.addmm_(a, b)
+        return
+    unit = a.abs().amax().clamp(min=torch.finfo(a.dtype).tiny) / 1024
+    scaled = a / unit
+    high = scaled.to(b.dtype)
+    low = (scaled - high).to(b.dtype)
+    total.addcmul_(wide_product(high, b) + wide_product(low, b), unit)
+
+
 def side_by_side(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
     """The results of both; in a step that is being recorded they become two branches, which then run at once.
 

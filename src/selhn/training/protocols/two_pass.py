@@ -17,8 +17,8 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.ranks import Shares
 from selhn.base.types import Batch, Match
-from selhn.kernels import MAXIMA, STATISTICS, Terms
-from selhn.losses import AbstractLoss, Scheduled
+from selhn.losses import STATISTICS, AbstractLoss, Scheduled
+from selhn.losses.statistics import Needs, only_maxima, with_constants
 from selhn.models import AbstractMatcher, CrossAttention, encode_batch
 from selhn.models.matcher import trains_on_more
 from selhn.ops import Fragments
@@ -41,7 +41,7 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
     # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
     changes = isinstance(loss, Scheduled) and loss.phase is not None
     if not changes and not loss.mines:
-        sums = ", ".join(name for name in loss.needs if name not in MAXIMA)
+        sums = ", ".join(name for name in loss.needs if not only_maxima((name,)))
         raise SelhnError(
             f"two_pass=true is for losses of hardest negatives, and {type(loss).__name__} has gradients for "
             f"all of them ({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
@@ -89,7 +89,7 @@ def match_in_two_passes(
 
 
 def pulled_pairs(
-    scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | None, maxima: tuple[str, ...]
+    scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | None, maxima: Needs
 ) -> Int[Tensor, " P"]:
     """`image * B + text` of the positives and of all anchors' maxima, in order, some perhaps more than once.
 
@@ -101,8 +101,10 @@ def pulled_pairs(
     negatives = scores.masked_fill(images[:, None] == images, -torch.inf)
     positive = scores.diagonal()[:, None]
     pairs = [here * batch + here]
-    for name in maxima:
-        term = STATISTICS[name].term
-        pairs.append(here * batch + term(negatives, positive, Terms()).max(dim=1).indices)
-        pairs.append(term(negatives.mT, positive, Terms()).max(dim=1).indices * batch + here)
+    for name, constants in with_constants(maxima).items():
+        texts, images_of_texts = (
+            STATISTICS[name].terms(rows, positive, constants).max(dim=1).indices
+            for rows in (negatives, negatives.mT)
+        )
+        pairs += [here * batch + texts, images_of_texts * batch + here]
     return torch.cat(pairs).sort().values

@@ -15,9 +15,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from selhn.kernels import fused_triton
-from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
-from selhn.kernels.torch_tiles import Reduced, Side, Sums, Weights, add_product, spans
+from selhn.kernels.hopper import fused_triton
+from selhn.kernels.hopper.sides import (
+    MAXIMA,
+    Constants,
+    Reduced,
+    Side,
+    Sums,
+    Weights,
+    empty,
+    merged,
+    over_parts,
+    spans,
+)
 
 # The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a multiprocessor of
 # an H200, so that one multiplies while the other reduces: 14.4 ms for the maxima of 65,536 pairs, 16.4 with 256 x 128.
@@ -27,6 +37,7 @@ SUMS_PER_LAUNCH = 2**32
 """Bounds the sums that the blocks of a launch leave behind: 256 MiB for each."""
 BACKWARD_TILE = 8192
 """The gradients of a tile are kept, in half precision: 128 MiB."""
+add_wide = torch.addmm
 LOWEST = -0x7F800001 << 32
 """The key of an anchor without candidates: -inf, and no block."""
 
@@ -39,9 +50,7 @@ def aligned(emb: Float[Tensor, "B d"]) -> Float[Tensor, "B e"]:
     return emb.clone() if emb.data_ptr() % 16 else emb
 
 
-def positives(
-    image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"], tile: None = None
-) -> Float[Tensor, " A"]:
+def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -> Float[Tensor, " A"]:
     """The scores of A pairs, from blocks like those of the negatives, so that ties stay exact."""
     positive = torch.empty(len(image_emb), dtype=torch.float32, device=image_emb.device)
     with torch.cuda.device_of(positive):
@@ -53,14 +62,14 @@ def positives(
 
 
 def reduce(
-    images: Side, texts: Side, needs: tuple[str, ...], terms: Terms, tile: None = None
+    images: Side, texts: Side, needs: tuple[str, ...], constants: Constants
 ) -> tuple[Reduced, Reduced]:
     """All statistics of the images, then of the texts."""
     sides = images, texts
     maxima = [name for name in needs if name in MAXIMA]
     sums = [name for name in needs if name not in MAXIMA]
     keys = [side.label.new_full((len(maxima), len(side)), LOWEST, dtype=torch.int64) for side in sides]
-    values = [[side.level.new_full((len(side),), STATISTICS[name].empty) for name in sums] for side in sides]
+    values = [[side.level.new_full((len(side),), empty(name)) for name in sums] for side in sides]
     ranges = _ranges(images.label, ROWS), _ranges(texts.label, COLUMNS)
     height = max(ROWS, SUMS_PER_LAUNCH // len(texts) // ROWS * ROWS) if sums else len(images)
     for rows in spans(len(images), height):
@@ -74,13 +83,13 @@ def reduce(
         ]
         _launch(
             fused_triton.reduce_scores, side, texts, ranges[0][rows.start // ROWS :], ranges[1], side.level,
-            texts.level, keys[0][:, rows], keys[1], *left, len(images), rows.start // ROWS, terms.margin,
-            1 / terms.temperature, terms.bias, NAMES=(*maxima, *sums), MAXIMA=len(maxima),
+            texts.level, keys[0][:, rows], keys[1], *left, len(images), rows.start // ROWS, constants.margin,
+            1 / constants.temperature, constants.bias, NAMES=(*maxima, *sums), MAXIMA=len(maxima),
         )  # fmt: skip
         for slot, name in enumerate(sums):
-            of_rows, of_columns = (STATISTICS[name].reduce(part[slot], dim=0) for part in left)
+            of_rows, of_columns = (over_parts(name, part[slot]) for part in left)
             values[0][slot][rows] = of_rows
-            values[1][slot] = STATISTICS[name].merge(values[1][slot], of_columns)
+            values[1][slot] = merged(name, values[1][slot], of_columns)
     of_images: Reduced = {name: (value, None) for name, value in zip(sums, values[0])}
     of_texts: Reduced = {name: (value, None) for name, value in zip(sums, values[1])}
     for slot, name in enumerate(maxima):
@@ -110,11 +119,14 @@ def add_pulls(
     texts: Side,
     weights: Weights,
     emb_grads: tuple[Float[Tensor, "R d"], Float[Tensor, "C d"]],
-    terms: Terms,
-    tile: None = None,
+    constants: Constants,
 ) -> Sums:
-    """As in `torch_tiles`."""
-    num_sums, device = 1 + STATISTICS[name].has_positive, images.emb.device
+    """Add the gradient of a sum over all negatives to both sides; return one or two sums for each anchor.
+
+    The weights are the gradients of the anchors' statistics. The first sum is over what rounding took from
+    the gradients by the scores. The second, for hinges, is over the gradient of an anchor's own statistic.
+    """
+    num_sums, device = 1 + (name == "hinge_sum"), images.emb.device
     ranges = _ranges(images.label, ROWS), _ranges(texts.label, COLUMNS)
     levels = _ranges(images.level, ROWS), _ranges(texts.level, COLUMNS)
     height = min(BACKWARD_TILE, len(images))
@@ -135,11 +147,14 @@ def add_pulls(
                 fused_triton.pull_scores, side, other, ranges[0][first_row:], ranges[1][first_column:],
                 side.level, other.level, weights[0][rows], weights[1][columns], levels[0][first_row:],
                 levels[1][first_column:], _blocks(tile_pulls, ROWS, COLUMNS // 2), of_rows[first_column:],
-                of_columns[:, :, columns], len(texts), terms.margin, 1 / terms.temperature, terms.bias,
+                of_columns[:, :, columns], len(texts), constants.margin, 1 / constants.temperature, constants.bias,
                 NAME=name,
             )  # fmt: skip
-            add_product(emb_grads[0][rows], tile_pulls, other.emb)
-            add_product(emb_grads[1][columns], tile_pulls.mT, side.emb)
+            for total, pulled, emb in (
+                (emb_grads[0][rows], tile_pulls, other.emb),
+                (emb_grads[1][columns], tile_pulls.mT, side.emb),
+            ):
+                add_wide(total, pulled, emb, torch.float32, out=total)
         of_images[:, rows] = of_rows.sum(dim=0)
         of_texts += of_columns.sum(dim=0)
     return of_images, of_texts

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from selhn.kernels.sparse_product import Base, Edges, sparse_product
+from selhn.ops.sparse_product import Base, Edges, sparse_product
 
 
 def make_edges(rows, columns, number, seed, collapsed=False):

@@ -80,7 +80,7 @@ class ScoreRange(NamedTuple):
 
 
 EARLY = 8
-"""Calls in which a loss looks at its scores; afterwards it looks at calls 16, 32, 64 ..."""
+"""Calls in which a loss on a CPU looks at its scores; then it looks at calls 16, 32, 64 ... Elsewhere: at the first."""
 SAMPLE = 128
 """Pairs whose scores are computed to look at them, where a loss has embeddings only."""
 FEWEST_ROWS = 8
@@ -88,7 +88,7 @@ FEWEST_ROWS = 8
 
 
 class Looks:
-    """When a loss may read its scores back, to warn once: rarely, because a device has to wait for that."""
+    """When a loss may read its scores back, to warn once: on a device only in the first call, which has to wait."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -100,8 +100,9 @@ class Looks:
         if torch.compiler.is_compiling() or self._spoken or not _readable(value):
             return
         self._calls += 1
-        early = self._calls <= EARLY
-        if early or not self._calls & (self._calls - 1):
+        on_cpu = value.device.type == "cpu"
+        early = self._calls <= (EARLY if on_cpu else 1)
+        if early or (on_cpu and not self._calls & (self._calls - 1)):
             with torch.no_grad():
                 odd = odd_scores(scores, made_for if early or (made_for and made_for.always) else None)
             if odd is not None:

@@ -68,8 +68,8 @@ def ask_all(app: Any) -> None:
                     print(
                         dict(answer.headers), answer.content.decode("utf-8", "backslashreplace"), flush=True
                     )
-                if answer.status_code == 500:
-                    raise AssertionError(f"{method} {path} answers 500")
+                if answer.status_code == 500 and b"a bug in selhn" in answer.content:
+                    raise AssertionError(f"{method} {path} answers that there is a bug")
 
 
 def all_routes(router: Any) -> Iterator[tuple[str, str]]:

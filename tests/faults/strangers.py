@@ -124,7 +124,7 @@ class Strangers:
     def honest(self, door: Door) -> str:
         """Open a folder in which nothing is planted; what is wrong with that. Notes the names that are written."""
         self._fresh(door.given)
-        problems = self._in_child(lambda: door.do(self.place), noting=True)
+        problems = self._in_child(lambda: door.do(self.place), door.status, noting=True)
         for line in self.told.read_text().splitlines():
             name = json.loads(line).get("wrote", "")
             if name and not RANDOM.search(name):

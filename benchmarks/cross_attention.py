@@ -51,7 +51,7 @@ from selhn.models.imram import RecurrentAttention
 from selhn.models.matcher import taken_side
 from selhn.models.naaf import NegativeAwareAttention
 from selhn.models.scan import StackedAttention
-from selhn.ops import Fragments, unit
+from selhn.ops import Fragments, Pairing, unit
 from selhn.text import Vocabulary
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
@@ -112,8 +112,9 @@ class CaptionLoop(nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Tensor:
+    def forward(self, pairing: Pairing) -> Tensor:
         """One column per caption."""
+        images, texts = pairing.contexts, pairing.queries
         if isinstance(self.head, MessagePassing):
             parts = images.split(IMAGES_OF_CAMP)
             return torch.cat([self.expanded(part.vectors, texts) for part in parts])

@@ -120,7 +120,10 @@ def test_a_byte_budget_bounds_the_pairs_that_are_scored_at_once(data, monkeypatc
     monkeypatch.setattr(
         scan.head,
         "_score",
-        lambda i, t: (scored.append(i.mask.numel() * t.mask.numel()), head_score(i, t))[1],
+        lambda pair: (
+            scored.append(pair.contexts.mask.numel() * pair.queries.mask.numel()),
+            head_score(pair),
+        )[1],
     )
     torch.testing.assert_close(
         score_split(scan, data.test, byte_budget=200_000), expected, rtol=1e-5, atol=1e-6

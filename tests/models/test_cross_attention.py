@@ -72,7 +72,7 @@ def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch)
         "split",
         lambda some, size: [widths.append(part.trimmed().mask.shape) or part for part in split(some, size)],
     )
-    monkeypatch.setattr("selhn.ops.fragments.CPU_TEXTS", like_texts)
+    monkeypatch.setattr("selhn.ops.pairing.CPU_TEXTS", like_texts)
     for ours, expected in zip(run(), together, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
     assert len({width for count, width in widths if count <= like_texts}) > 1, (

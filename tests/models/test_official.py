@@ -18,7 +18,7 @@ from selhn.losses import BCEMax, TripletHN
 from selhn.models import MODELS, create_model
 from selhn.models.matcher import taken_side
 from selhn.models.official import load_official
-from selhn.ops import Fragments, unit
+from selhn.ops import Fragments, Pairing, unit
 from selhn.text.concept_graph import ConceptGraph
 
 SIZES = ("dim", "feature_dim", "word_dim", "vocab_size", "sim_dim", "num_concepts", "concept_dim", "heads", "blocks",
@@ -286,10 +286,11 @@ def test_steps_of_imram(recorded, file):
     images, texts = encoded(model, arrays)
     for direction, key in (("t2i", "scores_text_steps"), ("i2t", "scores_image_steps")):
         assert (key in arrays) == (direction in model.head.memories)
-        if key in arrays:
-            by_step, _ = model.head._looking(direction, images, texts, False)
-            assert len(by_step) == config["steps"]
-            close(by_step if direction == "t2i" else by_step.transpose(1, 2), arrays[key])
+    for direction, side in Pairing(images, texts).sides(model.head.directions):
+        by_step, _ = model.head.memories[direction](side)
+        key = "scores_text_steps" if direction == "t2i" else "scores_image_steps"
+        assert len(by_step) == config["steps"]
+        close(by_step if direction == "t2i" else by_step.transpose(1, 2), arrays[key])
 
 
 def test_cross_entropy_of_camp(recorded):

@@ -12,10 +12,11 @@ from selhn.models.scan import StackedAttention
 from selhn.ops import (
     AttentionSettings,
     Fragments,
+    Pairing,
     attention_scores,
     can_attend,
     cross_scores,
-    fragments,
+    pairing,
     unit,
 )
 
@@ -59,18 +60,18 @@ def kernel_scores(head, images, texts):
     """What a head computes, by the kernels: the heads themselves keep to torch."""
     settings = AttentionSettings(head.smooth, head.focus, head.lambda_lse)
 
-    def score(some_images, some_texts):
-        sides = (side for items in (some_images, some_texts) for side in (items.vectors, items.mask))
+    def score(some):
+        sides = (side for items in (some.contexts, some.queries) for side in (items.vectors, items.mask))
         return attention_scores(*sides, head.directions, settings)
 
-    return fragments.score_in_blocks(score, images, texts, 6 * 4 * images.mask.shape[1] * texts.mask.shape[1])
+    return Pairing(images, texts).scored(score, products=6)
 
 
 def scores_and_grads(head, images, texts, pulls, dtype):
     leaves = [vectors.detach().to(dtype).requires_grad_() for vectors, _ in (images, texts)]
     sides = [Fragments.of(unit(leaf), mask) for leaf, (_, mask) in zip(leaves, (images, texts))]
     assert can_attend(sides[0].vectors, sides[1].vectors) == (dtype == torch.float32)
-    scores = kernel_scores(head, *sides) if dtype == torch.float32 else head(*sides)
+    scores = kernel_scores(head, *sides) if dtype == torch.float32 else head(Pairing(*sides))
     return scores, *torch.autograd.grad(scores, leaves, pulls.to(dtype))
 
 
@@ -122,7 +123,7 @@ def test_equal_fragments_stay_or_go_together(focus):
             settings = AttentionSettings(20.0, focus)
             scores = attention_scores(images.vectors, mask, words.vectors, token_mask, ("t2i",), settings)
         else:
-            scores = StackedAttention(("t2i",), 20.0, focus=focus)._looking(images, words)
+            scores = StackedAttention(("t2i",), 20.0, focus=focus)(Pairing(images, words))
         results.append((scores.double(), torch.autograd.grad(scores.square().sum(), leaf)[0].double()))
     (scores, grad), (expected, expected_grad) = results
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
@@ -164,7 +165,7 @@ def test_near_collapse_the_gradient_is_that_of_the_differences():
 def test_in_blocks(name, monkeypatch):
     images, texts, pulls = make(5, 6, 1), make(7, 4, 2), torch.randn(5, 7).to(DEVICE)
     whole = scores_and_grads(HEADS[name](), images, texts, pulls, torch.float32)
-    monkeypatch.setattr(fragments, "default_byte_budget", lambda device: 6 * 4 * 32 * 9)
+    monkeypatch.setattr(pairing, "default_byte_budget", lambda device: 6 * 4 * 32 * 9)
     for ours, expected in zip(scores_and_grads(HEADS[name](), images, texts, pulls, torch.float32), whole):
         torch.testing.assert_close(ours, expected, rtol=0, atol=2e-3 * expected.abs().max().item())
 

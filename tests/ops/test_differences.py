@@ -12,7 +12,16 @@ from model_cases import make_batch, make_model, score_batch
 from torch.nn.functional import leaky_relu, linear
 
 from selhn.models import cmcan, encode_batch, sgraf
-from selhn.ops import LinearWeights, attended_nodes, compared_nodes, differences, node_precision, unit
+from selhn.ops import (
+    Fragments,
+    LinearWeights,
+    Pairing,
+    attended_nodes,
+    compared_nodes,
+    differences,
+    node_precision,
+    unit,
+)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -270,7 +279,7 @@ def test_models_learn_by_the_kernels_as_by_torch_in_half_precision(name, half, m
         given = make_double(batch) if precise else batch.to(DEVICE)
         images, texts = encode_batch(model, given)
         with torch.autocast(DEVICE, half, enabled=not precise):
-            assert (model.head._precision(images, texts) == half) == used
+            assert (model.head._precision(Pairing(images, texts)) == half) == used
             numbers = model.logits(images, texts)
         (numbers * pulls.to(numbers)).sum().backward()
         return {key: p.grad.cpu().double() for key, p in model.named_parameters() if p.grad is not None}
@@ -324,7 +333,7 @@ def test_the_step_of_a_model_in_a_cuda_graph(name):
 
     def step():
         with torch.autocast("cuda", torch.bfloat16):
-            assert model.head._precision(images, texts) == torch.bfloat16
+            assert model.head._precision(Pairing(images, texts)) == torch.bfloat16
             numbers = model.logits(images, texts)
         return numbers.detach(), *torch.autograd.grad(numbers.square().sum(), leaves)
 
@@ -337,24 +346,29 @@ def test_the_step_of_a_model_in_a_cuda_graph(name):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-2 * theirs.abs().max().item())
 
 
+def paired(images, texts, aligned=False):
+    return Pairing(*(Fragments(side, side[..., 0] == 0) for side in (images, texts)), aligned)
+
+
 @on_gpu
 def test_where_nodes_are_made_by_the_kernels(monkeypatch):
     images, texts = torch.zeros(2, 36, 64, device="cuda"), torch.zeros(2, 23, 64, device="cuda")
     layer = LinearWeights(torch.zeros(16, 64, device="cuda"), torch.zeros(16, device="cuda"))
-    assert node_precision(images, texts, layer) is None
+    assert node_precision(paired(images, texts), layer) is None
     with torch.no_grad():
-        assert node_precision(images, texts, layer) == torch.float16
-        assert node_precision(images.double(), texts.double(), layer) is None
-        assert node_precision(images[:, :, :16], texts[:, :, :16], layer) is None
-        assert node_precision(images, texts, LinearWeights(*(part[:12] for part in layer))) is None
-        assert node_precision(images.cpu(), texts.cpu(), layer) is None
+        assert node_precision(paired(images, texts), layer) == torch.float16
+        assert node_precision(paired(images, texts[:2], aligned=True), layer) is None
+        assert node_precision(paired(images.double(), texts.double()), layer) is None
+        assert node_precision(paired(images[:, :, :16], texts[:, :, :16]), layer) is None
+        assert node_precision(paired(images, texts), LinearWeights(*(part[:12] for part in layer))) is None
+        assert node_precision(paired(images.cpu(), texts.cpu()), layer) is None
     with torch.autocast("cuda", torch.bfloat16):
-        assert node_precision(images, texts, layer) == torch.bfloat16
+        assert node_precision(paired(images, texts), layer) == torch.bfloat16
         monkeypatch.setattr(differences, "_shared_bytes", lambda device: 100 * 2**10)
-        assert node_precision(images, texts, layer) is None
+        assert node_precision(paired(images, texts), layer) is None
 
 
 def test_not_without_a_gpu():
     vectors, layer = torch.zeros(2, 3, 64), LinearWeights(torch.zeros(16, 64), torch.zeros(16))
     with torch.no_grad():
-        assert node_precision(vectors, vectors, layer) is None
+        assert node_precision(paired(vectors, vectors), layer) is None

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selhn.ops import Fragments, attended_cosines, fragments, score_in_blocks
+from selhn.ops import Fragments, Pairing, attended_cosines, fragments, pairing
 
 
 def padded(items, size, whole=False):
@@ -80,7 +80,13 @@ def test_to_a_device():
 
 
 def block_score(images, texts):
-    return attended_cosines(images, texts, 9.0).masked_fill(~texts.mask.T, 0).sum(1)
+    return attended_cosines(Pairing(images, texts), 9.0).masked_fill(~texts.mask.T, 0).sum(1)
+
+
+def score_in_blocks(score, images, texts, numbers, all_images=False):
+    return Pairing(images, texts).scored(
+        lambda some: score(some.contexts, some.queries), products=0, pairs=numbers, all_images=all_images
+    )
 
 
 @pytest.mark.parametrize("budget", [1, 5, 11, 19, 1000])
@@ -102,7 +108,7 @@ def test_blocks_give_the_same_scores_and_gradients(budget, all_images):
         scores = score(Fragments.of(image_vectors, image_mask), Fragments.of(text_vectors, text_mask))
         return scores, *torch.autograd.grad(scores.square().sum(), [image_vectors, text_vectors])
 
-    ours = run(lambda i, t: score_in_blocks(counted, replace(i, byte_budget=budget), t, 1, all_images))
+    ours = run(lambda i, t: score_in_blocks(counted, replace(i, byte_budget=4 * budget), t, 1, all_images))
     for mine, theirs in zip(ours, run(block_score), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
     if all_images:
@@ -114,7 +120,7 @@ def test_blocks_give_the_same_scores_and_gradients(budget, all_images):
 
 @pytest.mark.parametrize("budget", [7, 1000])
 def test_texts_are_sorted_and_cut_without_padding(budget, monkeypatch):
-    monkeypatch.setattr(fragments, "CPU_TEXTS", 2)
+    monkeypatch.setattr(pairing, "CPU_TEXTS", 2)
     images, order = padded(3, 4), torch.tensor([4, 0, 3, 1, 2, 5])
     texts = padded(6, 9)[order]
     seen = []
@@ -124,7 +130,7 @@ def test_texts_are_sorted_and_cut_without_padding(budget, monkeypatch):
         return block_score(some_images, some_texts)
 
     with torch.no_grad():
-        scores = score_in_blocks(counted, replace(images, byte_budget=budget), texts, 1)
+        scores = score_in_blocks(counted, replace(images, byte_budget=4 * budget), texts, 1)
     torch.testing.assert_close(scores, block_score(images, texts))
     if budget == 1000:
         assert seen == [(3, (2, 6)), (3, (2, 4)), (3, (2, 2))]
@@ -132,9 +138,9 @@ def test_texts_are_sorted_and_cut_without_padding(budget, monkeypatch):
 
 def test_without_gradients_nothing_is_kept_for_them(monkeypatch):
     some = padded(4, 3)
-    monkeypatch.setattr(fragments, "checkpoint", None)
+    monkeypatch.setattr(pairing, "checkpoint", None)
     with torch.no_grad():
-        assert score_in_blocks(block_score, replace(some, byte_budget=3), some, 1).shape == (4, 4)
+        assert score_in_blocks(block_score, replace(some, byte_budget=12), some, 1).shape == (4, 4)
 
 
 def test_budgets_by_device():
@@ -143,12 +149,12 @@ def test_budgets_by_device():
 
 @pytest.mark.parametrize(("images", "texts"), [(0, 3), (3, 0)])
 def test_nothing_to_score(images, texts):
-    some = replace(padded(images, 2), byte_budget=2)
+    some = replace(padded(images, 2), byte_budget=8)
     assert score_in_blocks(block_score, some, padded(texts, 2), 1).shape == (images, texts)
 
 
 def test_several_results_are_joined_place_by_place():
-    images, texts = replace(padded(7, 4), byte_budget=80), padded(6, 5)
+    images, texts = replace(padded(7, 4), byte_budget=320), padded(6, 5)
     sizes = []
 
     def score(some_images, some_texts):

@@ -34,7 +34,7 @@ from selhn.models.cross_attention import (
 )
 from selhn.models.layouts import FRAGMENT_NAMES, AuthorsLayout
 from selhn.models.table import Paper, model
-from selhn.ops import Fragments, chunks, in_half_precision, score_in_blocks, unit
+from selhn.ops import Fragments, Pairing, in_half_precision, unit
 
 # Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**22
@@ -45,8 +45,6 @@ LARGEST = 64.0
 # Weights of all pairs of S items that send s fragments each, and R that receive r. If aligned, item s
 # sends to item s alone, and R is 1.
 Weights = Float[Tensor, "S R r s"]
-ToRegions = Float[Tensor, "T i M N"]
-ToWords = Float[Tensor, "I t n M"]
 
 
 class Messages(nn.Module):
@@ -125,120 +123,102 @@ class MessagePassing(nn.Module):
         if self.gated:
             self.out = nn.Sequential(_draw(nn.Linear(2 * dim, dim)), nn.ReLU(), _draw(nn.Linear(dim, 1)))
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        (num_regions, dim), num_words = images.vectors.shape[1:], texts.mask.shape[1]
-        with torch.autocast(images.vectors.device.type, enabled=False):
-            images = _prepared(images, self.to_words, self.to_regions)
-            texts = _prepared(texts, self.to_regions, self.to_words)
+    def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
+        num_regions, dim = pairing.contexts.vectors.shape[1:]
+        with torch.autocast(pairing.device.type, enabled=False):
+            pairing = self._prepared(pairing)
         # Products and weights of both directions, and fused fragments.
-        copies = (8 if torch.is_grad_enabled() else 4) if self.gated else 0
-        cost = 4 * (
-            16 * num_regions * num_words + 2 * num_regions**2 + copies * (num_regions + num_words) * dim
-        )
-        with in_half_precision(images.vectors.device):
-            if aligned:
-                return self._scores(images, texts, aligned)[0]
-            return score_in_blocks(self._scores, images, texts, cost)
+        wide = (8 if torch.is_grad_enabled() else 4) * dim if self.gated else 0
+        with in_half_precision(pairing.device):
+            return pairing.scored(self._scores, 16, regions=2 * num_regions + wide, words=wide)
 
-    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+    def attention(self, pairing: Pairing) -> dict[str, Float[Tensor, "N M"]]:
         """The first attention of words and regions: whose messages they receive."""
-        images = _prepared(images, self.to_words, self.to_regions)
-        texts = _prepared(texts, self.to_regions, self.to_words)
-        (_, of_regions), (_, of_words), _ = self._weights(images, texts, False)
+        pairing = self._prepared(pairing)
+        _, of_words = self._received(pairing, self.to_words)
+        _, of_regions = self._received(pairing.turned(), self.to_regions)
         return {"of_words": of_words[0, 0], "of_regions": of_regions[0, 0].T}
 
-    def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
-        """Some images at a time; with `aligned`, i = 1: each with its own text."""
-        dim = self.to_words.key.in_features
-        bytes_each = (
-            4 * (dim if self.gated else images.mask.shape[1]) * (images.mask.shape[1] + texts.mask.shape[1])
+    def _prepared(self, pairing: Pairing) -> Pairing:
+        """Fragments and all their products with weights, each computed once for all pairs."""
+
+        def prepared(items: Fragments, sends: Messages, receives: Messages) -> Fragments:
+            matrices = torch.cat([*sends.of_senders(), *receives.of_fused()[:1]], 1)
+            return replace(items, vectors=torch.cat([items.vectors, items.vectors @ matrices], 2), gram=None)
+
+        return Pairing(
+            prepared(pairing.contexts, self.to_words, self.to_regions),
+            prepared(pairing.queries, self.to_regions, self.to_words),
+            pairing.aligned,
         )
-        bytes_each *= 1 if aligned else len(texts)
-        parts = []
-        for some in chunks(len(images), bytes_each, CHUNK_BYTES, images.vectors.device):
-            own = texts[some] if aligned else texts
-            scores = (self._gated if self.gated else self._first_stage)(images[some], own, aligned)
-            parts.append(scores.T if aligned else scores)
-        return torch.cat(parts, 1 if aligned else 0)
 
-    def _weights(
-        self, images: Fragments, texts: Fragments, aligned: bool, padding: int = 0
-    ) -> tuple[tuple[ToRegions, ToRegions], tuple[ToWords, ToWords], ToRegions]:
-        """B and A of both directions, to regions and to words, and the products of words and regions.
+    def _scores(self, pairing: Pairing) -> Float[Tensor, "i T"]:
+        """Some images at a time."""
+        num_regions, num_words = pairing.contexts.mask.shape[1], pairing.queries.mask.shape[1]
+        width = self.to_words.key.in_features if self.gated else num_regions
+        bytes_each = 4 * width * (num_regions + num_words)
+        bytes_each *= 1 if pairing.aligned else len(pairing.queries)
+        score = self._gated if self.gated else self._first_stage
+        parts = [pairing.by_query(score(part)) for part in pairing.parts(bytes_each, CHUNK_BYTES)]
+        return torch.cat(parts, 1 if pairing.aligned else 0)
 
-        With `padding`, words have one more place, which receives what padding does in the authors' program.
+    def _received(self, side: Pairing, messages: Messages, padding: int = 0) -> tuple[Weights, Weights]:
+        """B and A: contexts send, queries receive.
+
+        With `padding`, queries have one more place, which receives what padding does in the authors' program.
         """
-        with torch.autocast(images.vectors.device.type, enabled=False):
-            regions, words = self._parts(images), self._parts(texts)
-            to_regions = self.to_regions(
-                _products(words[1], regions[0], aligned), words[2] @ words[0].mT, texts.mask,
-                _receiving(images.mask, aligned),
-            )  # fmt: skip
-            to_words = self.to_words(
-                pad(_products(regions[1], words[0], aligned), (0, 0, 0, padding)), regions[2] @ regions[0].mT,
-                images.mask, _receiving(pad(texts.mask, (0, padding)), aligned),
-            )  # fmt: skip
-            return to_regions, to_words, _products(words[0], regions[0], aligned)
+        sent, mask = self._parts(side.contexts), side.queries.mask
+        with torch.autocast(side.device.type, enabled=False):
+            logits = self._products(side, sent[1])
+            if padding:
+                logits, mask = pad(logits, (0, 0, 0, padding)), pad(mask, (0, padding))
+            return messages(logits, sent[2] @ sent[0].mT, side.contexts.mask, side.of_queries(mask))
+
+    def _products(self, side: Pairing, senders: Float[Tensor, "S s d"]) -> Weights:
+        """The product of every receiving fragment with every sending one."""
+        receivers = self._parts(side.queries)[0]
+        if side.aligned:
+            return (receivers @ senders.mT)[:, None]
+        matrix = receivers.flatten(0, 1) @ senders.flatten(0, 1).T
+        return matrix.view(*receivers.shape[:2], *senders.shape[:2]).permute(2, 0, 1, 3)
 
     def _parts(self, items: Fragments) -> tuple[Float[Tensor, "n K d"], ...]:
         """What `_prepared` has joined."""
         return items.vectors.split(self.to_words.key.in_features, 2)
 
-    def _first_stage(self, images: Fragments, texts: Fragments, aligned: bool) -> Float[Tensor, "I t"]:
-        (to_regions, _), (to_words, _), dots = self._weights(images, texts, aligned, padding=1)
-        with torch.autocast(images.vectors.device.type, enabled=False):
+    def _first_stage(self, pairing: Pairing) -> Float[Tensor, "I t"]:
+        images, texts = pairing.contexts, pairing.queries
+        to_regions, _ = self._received(pairing.turned(), self.to_regions)
+        to_words, _ = self._received(pairing, self.to_words, padding=1)
+        with torch.autocast(pairing.device.type, enabled=False):
+            dots = self._products(pairing.turned(), self._parts(texts)[0])
             number = texts.mask.sum(1, keepdim=True)
             # Official: the mean is over padding too, up to a fixed length.
             counts = torch.cat([texts.mask, (self.padded_length - number).clamp(min=0)], 1)
             counts = counts / number.clamp(min=self.padded_length)
             of_region = images.mask / images.mask.sum(1, keepdim=True).clamp(min=1)
             # The means of U and Z are sums of words and of regions with these weights.
-            of_words = (_receiving(of_region.to(dots.dtype), aligned).unsqueeze(2) @ to_regions).squeeze(2)
-            of_regions = (_receiving(counts.to(dots.dtype), aligned).unsqueeze(2) @ to_words).squeeze(2)
-            dot = ((dots @ of_words[..., None]).squeeze(3) * _across(of_regions, aligned)).sum(2)
+            of_words = (pairing.of_queries(of_region.to(dots.dtype)).unsqueeze(2) @ to_regions).squeeze(2)
+            of_regions = (pairing.of_queries(counts.to(dots.dtype)).unsqueeze(2) @ to_words).squeeze(2)
+            dot = ((dots @ of_words[..., None]).squeeze(3) * pairing.exchanged(of_regions)).sum(2)
             lengths = [
                 _length(*side) for side in ((of_words, self._parts(texts)), (of_regions, self._parts(images)))
             ]
-            return _across(dot / lengths[0], aligned) / lengths[1]
+            return pairing.exchanged(dot / lengths[0]) / lengths[1]
 
-    def _gated(self, images: Fragments, texts: Fragments, aligned: bool) -> Float[Tensor, "I t"]:
-        (to_regions, _), (to_words, _), dots = self._weights(images, texts, aligned)
-        regions, words = self._parts(images), self._parts(texts)
-        own = [
-            _receiving(regions[0], aligned),
-            _receiving(regions[4], aligned),
-            _receiving(images.mask, aligned),
-        ]
-        of_regions = self.to_regions.fused(to_regions, dots, _gram(words[0]), words[3], *own)
-        own = [_receiving(words[0], aligned), _receiving(words[4], aligned), _receiving(texts.mask, aligned)]
-        dots = _across(dots, aligned).transpose(2, 3)
-        of_words = self.to_words.fused(to_words, dots, _gram(regions[0]), regions[3], *own)
-        with torch.autocast(dots.device.type, enabled=False):
-            return self.out(torch.cat([_across(of_regions, aligned), of_words], 2)).squeeze(2)
-
-
-def _prepared(items: Fragments, sends: Messages, receives: Messages) -> Fragments:
-    """Fragments and all their products with weights, each computed once for all pairs."""
-    matrices = torch.cat([*sends.of_senders(), *receives.of_fused()[:1]], 1)
-    return replace(items, vectors=torch.cat([items.vectors, items.vectors @ matrices], 2), gram=None)
-
-
-def _receiving(items: Tensor, aligned: bool) -> Tensor:
-    """`items` with an extra axis for the senders of messages."""
-    return items[:, None] if aligned else items[None]
-
-
-def _across(pairs: Tensor, aligned: bool) -> Tensor:
-    """Senders and receivers exchanged."""
-    return pairs if aligned else pairs.transpose(0, 1)
-
-
-def _products(senders: Float[Tensor, "n s d"], receivers: Float[Tensor, "m r d"], aligned: bool) -> Weights:
-    """The product of every receiving fragment with every sending one."""
-    if aligned:
-        return (receivers @ senders.mT)[:, None]
-    matrix = receivers.flatten(0, 1) @ senders.flatten(0, 1).T
-    return matrix.view(*receivers.shape[:2], *senders.shape[:2]).permute(2, 0, 1, 3)
+    def _gated(self, pairing: Pairing) -> Float[Tensor, "I t"]:
+        turned = pairing.turned()
+        with torch.autocast(pairing.device.type, enabled=False):
+            dots = self._products(turned, self._parts(turned.contexts)[0])
+        sides = (turned, self.to_regions, dots), (pairing, self.to_words, pairing.exchanged(dots).mT)
+        both = []
+        for side, messages, own_dots in sides:
+            sent, own = self._parts(side.contexts), self._parts(side.queries)
+            received = [side.of_queries(part) for part in (own[0], own[4], side.queries.mask)]
+            weights, _ = self._received(side, messages)
+            both.append(messages.fused(weights, own_dots, _gram(sent[0]), sent[3], *received))
+        with torch.autocast(pairing.device.type, enabled=False):
+            return self.out(torch.cat([pairing.exchanged(both[0]), both[1]], 2)).squeeze(2)
 
 
 def _gram(vectors: Float[Tensor, "n K d"]) -> Float[Tensor, "n K K"]:

@@ -13,6 +13,7 @@ as in SGR; the score is sigmoid(W [x; y]) of the two results.
 """
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -28,12 +29,10 @@ from selhn.models.table import Paper, model
 from selhn.ops import (
     Fragments,
     LinearWeights,
+    Pairing,
     attended_nodes,
     node_precision,
-    products,
     projected_differences,
-    score_in_blocks,
-    turned,
     unit,
     unit_attention,
 )
@@ -81,82 +80,66 @@ class ConfidentReasoning(nn.Module):
         self.textual, self.visual = (GraphReasoning(sim_dim, steps) for _ in range(2))
         self.last = xavier(2 * sim_dim, 1)
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        if aligned:
-            return self._logits(images, texts, aligned)[0]
-        (num_regions, dim), num_words, sim_dim = (
-            images.vectors.shape[1:],
-            texts.mask.shape[1],
-            self.whole.out_features,
-        )
+    def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
+        dim, sim_dim = self.whole.in_features, self.whole.out_features
         # Products, differences of width d, and passes over nodes.
-        places, wide = num_words + 2 * num_regions, 4 * dim + 20 * sim_dim
-        if self._precision(images, texts) is not None:  # kernels make differences in the backward pass only
+        wide = 4 * dim + 20 * sim_dim
+        if self._precision(pairing) is not None:  # kernels make differences in the backward pass only
             wide = dim + 12 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
-        cost = 4 * (12 * num_regions * num_words + places * wide)
-        return score_in_blocks(self._logits, images, texts, cost)
+        return pairing.scored(self._logits, products=12, regions=2 * wide, words=wide)
 
-    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        return shown_attention(images, texts, self.smooth)
+    def attention(self, pairing: Pairing) -> dict[str, Float[Tensor, "N M"]]:
+        return shown_attention(pairing, self.smooth)
 
-    def _logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
-        """With `aligned`, i = 1: each image with its own text."""
-        half = None if aligned else self._precision(images, texts)
-        with nullcontext() if half is None else torch.autocast(images.vectors.device.type, half):
-            return self._of_pairs(images, texts, aligned, half)
+    def _logits(self, pairing: Pairing) -> Float[Tensor, "i T"]:
+        half = self._precision(pairing)
+        with nullcontext() if half is None else torch.autocast(pairing.device.type, half):
+            return self._of_pairs(pairing.with_products(), half)
 
-    def _precision(self, images: Fragments, texts: Fragments) -> torch.dtype | None:
+    def _precision(self, pairing: Pairing) -> torch.dtype | None:
         """The precision of nodes made by kernels; None if they are not."""
         layer = LinearWeights(self.by_word.weight, self.by_word.bias)
-        of_words = node_precision(images.vectors, texts.vectors, layer)
-        return None if of_words is None else node_precision(texts.vectors, images.vectors, layer)
+        of_words = node_precision(pairing, layer)
+        return None if of_words is None else node_precision(pairing.turned(), layer)
 
-    def _of_pairs(
-        self, images: Fragments, texts: Fragments, aligned: bool, half: torch.dtype | None
-    ) -> Float[Tensor, "i T"]:
+    def _of_pairs(self, pairing: Pairing, half: torch.dtype | None) -> Float[Tensor, "i T"]:
+        images, texts, by_region = pairing.contexts, pairing.queries, pairing.turned()
         assert images.whole is not None
         assert images.edges is not None
         assert texts.whole is not None
-        with torch.autocast(images.vectors.device.type, enabled=False):
-            dots = products(images.vectors, texts.vectors, aligned)
-            back = dots.transpose(1, 2) if aligned else turned(dots)
-            to_regions = unit_attention(images, texts, self.smooth, aligned, dots)
-            to_words = unit_attention(texts, images, self.smooth, aligned, back)
-            around = images.edges[..., 0] @ images.vectors
-        pooled = images.whole[None] if aligned else images.whole[:, None]
-        whole = unit(self.whole((pooled - texts.whole).square()).relu())
+        to_regions, to_words = (unit_attention(side, self.smooth) for side in (pairing, by_region))
+        with torch.autocast(pairing.device.type, enabled=False):
+            around = replace(images, vectors=images.edges[..., 0] @ images.vectors)
+        whole = unit(self.whole((pairing.of_contexts(images.whole) - texts.whole).square()).relu())
         whole = whole if half is None else whole.to(half)
-        words = self._compared(to_regions, images.vectors, texts.vectors, self.by_word, half)
+        words = self._compared(pairing, to_regions, self.by_word, half)
         textual, _ = self.textual(_with(whole, words), _and_whole(texts.mask))
         # From here on texts come first: nodes of regions have the mask of their image.
-        turned_whole = whole if aligned else whole.transpose(0, 1)
-        whole_text = to_words.new_ones(*to_words.shape[:3], 1)
-        near = self._compared(whole_text, texts.whole[:, None], around, self.around, half)
+        turned_whole = pairing.exchanged(whole)
+        alone = replace(
+            by_region, contexts=Fragments(texts.whole[:, None], texts.mask[:, :1]), queries=around
+        )
+        near = self._compared(alone, to_words.new_ones(*to_words.shape[:3], 1), self.around, half)
         confidence = self._confidence(near * turned_whole[:, :, None], images.mask)
-        regions = self._compared(to_words, texts.vectors, images.vectors, self.by_region, half)
+        regions = self._compared(by_region, to_words, self.by_region, half)
         visual, _ = self.visual(_with(turned_whole, regions * confidence), _and_whole(images.mask))
-        both = torch.cat([textual, visual if aligned else visual.transpose(0, 1)], 2)
+        both = torch.cat([textual, by_region.exchanged(visual)], 2)
         with torch.autocast(both.device.type, enabled=False):
             return self.last(both.to(self.last.weight.dtype)).squeeze(2)
 
     def _compared(
-        self,
-        weights: Float[Tensor, "C q L K"],
-        contexts: Float[Tensor, "C K d"],
-        queries: Float[Tensor, "Q L d"],
-        layer: nn.Linear,
-        half: torch.dtype | None,
+        self, pairing: Pairing, weights: Float[Tensor, "C q L K"], layer: nn.Linear, half: torch.dtype | None
     ) -> Float[Tensor, "c Q L s"]:
-        """unit(ReLU(W (a - q)^2)) of each fragment and what it attends to; c = 1 if they are aligned (q = 1).
+        """unit(ReLU(W (a - q)^2)) of each fragment and what it attends to.
 
         `half` is the precision of the kernels, None for the way without them.
         """
+        contexts, linear = pairing.contexts.vectors, LinearWeights(layer.weight, layer.bias)
         if half is not None:
-            return attended_nodes(weights, contexts, queries, LinearWeights(layer.weight, layer.bias), half)
-        aligned = weights.shape[1] == 1 and len(queries) == len(contexts)
-        flat = queries if aligned else queries.flatten(0, 1)[None]
-        found = unit(projected_differences(weights.flatten(1, 2), contexts, flat, layer).relu())
-        return found[None] if aligned else found.unflatten(1, weights.shape[1:3])
+            return attended_nodes(weights, contexts, pairing.queries.vectors, linear, half)
+        flat = pairing.of_queries(pairing.queries.vectors).flatten(1, 2)
+        found = projected_differences(weights.flatten(1, 2), contexts, flat, layer)
+        return pairing.by_query(unit(found.relu()).unflatten(1, weights.shape[1:3]))
 
     def _confidence(
         self, near: Float[Tensor, "c I M s"], mask: Bool[Tensor, "I M"]

@@ -11,7 +11,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.models.builders import WordSettings, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
-from selhn.ops import Fragments, WordGRU, unit
+from selhn.ops import Fragments, Pairing, WordGRU, unit
 from selhn.text import Tokenizer
 
 
@@ -104,9 +104,9 @@ class CrossAttention(AbstractMatcher):
     """Encoders of fragments, and a head that gives a number for every pair.
 
     Args:
-        head: `head(images, texts, aligned)` gives (I, T) logits, or with `aligned` those of image p with text p,
-            (P,), in float32 or wider; `head.attention(images, texts)` the tensors of an `Attention` of one
-            pair, by name; the matcher takes over the head's `pairs_apart` and `images_apart`.
+        head: `head(pairing)` gives the logits of a `Pairing` in float32 or wider, (I, T), or if it is aligned those
+            of image p with text p, (P,); `head.attention(pairing)` the tensors of an `Attention` of one pair, by
+            name; the matcher takes over the head's `pairs_apart` and `images_apart`.
         sigmoid: whether a score is the sigmoid of the head's number.
     """
 
@@ -139,7 +139,7 @@ class CrossAttention(AbstractMatcher):
 
     def logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
         """The head's numbers, which still differ when their sigmoids are all 1."""
-        return self.head(images, texts, aligned)
+        return self.head(Pairing(images, texts, aligned))
 
     def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
         return logits.sigmoid() if self.sigmoid else logits
@@ -167,7 +167,7 @@ class CrossAttention(AbstractMatcher):
         with torch.no_grad():
             score = self.score(images, texts).item()
             head: Any = self.head
-            weights = head.attention(images, texts)
+            weights = head.attention(Pairing(images, texts))
         regions, words = images.mask[0], texts.mask[0]
         present = {name: w[words][:, regions] if w.ndim == 2 else w[words] for name, w in weights.items()}
         numbers = tuple(str(number) for number in range(int(words.sum())))

@@ -26,13 +26,11 @@ from selhn.models.layouts import FRAGMENT_NAMES, SMOOTH, UNIT_VECTORS, AuthorsLa
 from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
 from selhn.ops import (
+    Direction,
     Fragments,
+    Pairing,
     block_cosines,
-    half_precision,
-    products,
-    score_in_blocks,
     softmax_attention,
-    turned,
 )
 
 # Official: every neighbour carries the node's own matching vector, so that sum_j e_ij m_j is m_i times a number: 1 for
@@ -141,42 +139,24 @@ class GraphMatching(nn.Module):
         self.visual = StructureMatch(blocks, hidden, kernels, bias=False)
         self.textual = StructureMatch(blocks, hidden, kernels, bias=True)
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        num_regions, num_words = images.mask.shape[1], texts.mask.shape[1]
+    def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
         # Products, weights and the backward pass over them; for each node its cosines, and passes over what
         # is hidden.
         wide = 6 * self.blocks + 8 * self.textual.out_1.in_features
-        cost = 4 * (12 * num_regions * num_words + wide * (num_regions + num_words))
-        if aligned:
-            return self._score(images, texts, aligned)[0]
-        return score_in_blocks(self._score, images, texts, cost)
+        return pairing.scored(self._score, products=12, regions=wide, words=wide)
 
-    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        return shown_attention(images, texts, self.smooth)
+    def attention(self, pairing: Pairing) -> dict[str, Float[Tensor, "N M"]]:
+        return shown_attention(pairing, self.smooth)
 
-    def _score(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
-        """The sum of both sides; with `aligned`, i = 1: each image with its own text."""
-        rounded = half_precision(images.vectors.device) is not None
-        with torch.autocast(images.vectors.device.type, enabled=False):
-            dots = products(images.vectors, texts.vectors, aligned)
-            back = dots.transpose(1, 2) if aligned else turned(dots)
-            textual = self._side(self.textual, images, texts, dots, aligned, rounded)
-            visual = self._side(self.visual, texts, images, back, aligned, rounded)
-            return textual + (visual if aligned else visual.T)
+    def _score(self, pairing: Pairing) -> Float[Tensor, "i T"]:
+        return pairing.summed(("t2i", "i2t"), self._matched)
 
-    def _side(
-        self,
-        match: StructureMatch,
-        seen: Fragments,
-        nodes: Fragments,
-        dots: Float[Tensor, "C K L q"],
-        aligned: bool,
-        rounded: bool,
-    ) -> Float[Tensor, "c Q"]:
-        weights = softmax_attention(dots, seen.mask, self.smooth).permute(0, 3, 2, 1)
-        cosines = block_cosines(weights, seen.vectors, nodes.vectors, self.blocks, rounded)
-        assert nodes.edges is not None
-        return match(cosines.transpose(0, 1) if aligned else cosines, nodes.edges, nodes.mask)
+    def _matched(self, way: Direction, side: Pairing) -> Float[Tensor, "c Q"]:
+        weights = softmax_attention(side.products(), side.contexts.mask, self.smooth).permute(0, 3, 2, 1)
+        nodes = block_cosines(weights, side.contexts.vectors, side.queries.vectors, self.blocks)
+        match = self.textual if way == "t2i" else self.visual
+        with torch.autocast(side.device.type, enabled=False):
+            return match(side.by_query(nodes), side.queries.edges, side.queries.mask)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ W_x v_k, with W_x v_k made once per region, and the first W_q q once per word. T
 """
 
 from contextlib import nullcontext
+from dataclasses import replace
 from operator import not_
 
 import torch
@@ -27,18 +28,16 @@ from selhn.base.errors import SelhnError
 from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayout
-from selhn.models.scan import Direction
 from selhn.models.table import Paper, model
 from selhn.ops import (
-    Fragments,
+    Direction,
+    Pairing,
     chunks,
     fragment_mean,
     is_ragged,
     memory_precision,
     memory_products,
-    products,
     remembered,
-    score_in_blocks,
     softmax_attention,
     unit,
     weighted_cosines,
@@ -57,51 +56,38 @@ class Memory(nn.Module):
         self.output = nn.Linear(2 * dim, dim)
         self.gate = nn.Linear(2 * dim, dim)
 
-    def forward(
-        self, contexts: Fragments, queries: Fragments, aligned: bool = False
-    ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
-        """The scores of all K steps, and the attention of the last; if `aligned`, c is 1, else q is Q."""
-        half = memory_precision(contexts.vectors, queries.vectors)
-        with nullcontext() if half is None else torch.autocast(contexts.vectors.device.type, half):
-            return self._looks(contexts, queries, aligned, half)
+    def forward(self, pairing: Pairing) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
+        """The scores of all K steps, and the attention of the last."""
+        half = memory_precision(pairing.contexts.vectors, pairing.queries.vectors)
+        with nullcontext() if half is None else torch.autocast(pairing.device.type, half):
+            return self._looks(pairing, half)
 
     def _looks(
-        self, contexts: Fragments, queries: Fragments, aligned: bool, half: torch.dtype | None
+        self, pairing: Pairing, half: torch.dtype | None
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         """`half` is the precision of the kernels, None to compute without them."""
-        dim, device = self.output.out_features, contexts.vectors.device
-        both, bias = (
-            torch.cat([self.output.weight, self.gate.weight]),
-            torch.cat([self.output.bias, self.gate.bias]),
-        )
+        contexts, queries, dim = pairing.contexts, pairing.queries, self.output.out_features
+        both = torch.cat([self.output.weight, self.gate.weight])
+        bias = torch.cat([self.output.bias, self.gate.bias])
         of_query, of_seen = both[:, :dim], both[:, dim:]
         seen = linear(contexts.vectors, of_seen)
-        first = queries.vectors if aligned else queries.vectors.transpose(0, 1).flatten(0, 1)[None]
+        first = pairing.of_queries(queries.vectors).transpose(1, 2).flatten(1, 2)
         # The updated queries: without padding if shapes may vary, otherwise all L q of them.
-        present = queries.mask[:, None, :, None] if aligned else queries.mask.T
-        rows = present.flatten().nonzero().squeeze(1) if is_ragged(first) and not aligned else None
+        ragged = is_ragged(first) and not pairing.aligned
+        rows = queries.mask.T.flatten().nonzero().squeeze(1) if ragged else None
         first = first if rows is None else first.index_select(1, rows)
         known = linear(first, of_query, bias)
         first = first if half is None else first.to(half)
         update, look = (_remembered, _products) if half is None else (remembered, memory_products)
-        with torch.autocast(device.type, enabled=False):
-            queries, dots = queries.with_gram(), products(contexts.vectors, queries.vectors, aligned)
+        pairing = replace(pairing.with_products(), queries=queries.with_gram())
         scores, looks = [], []
-        for some in chunks(len(contexts), 4 * 2 * dim * first.shape[1], CHUNK_BYTES, device):
-            own = some if aligned else slice(None)
-            part, looking, memory, gates, now = (
-                contexts[some],
-                queries[own],
-                first[own],
-                known[own],
-                dots[some],
-            )
-            by_step = []
+        for some in chunks(len(contexts), 4 * 2 * dim * first.shape[1], CHUNK_BYTES, pairing.device):
+            own = some if pairing.aligned else slice(None)
+            part, memory, gates, by_step = pairing[some], first[own], known[own], []
+            now, padding = part.products(), ~part.of_queries(part.queries.mask).mT[:, None]
             for step in range(self.steps):
-                with torch.autocast(device.type, enabled=False):
-                    weights = softmax_attention(now, part.mask, self.smooth)
-                    cosines = weighted_cosines(weights, dots[some], part, looking, aligned)
-                    by_step.append(fragment_mean(cosines, looking.mask))
+                weights = softmax_attention(now, part.contexts.mask, self.smooth)
+                by_step.append(fragment_mean(weighted_cosines(part, weights), part.queries.mask))
                 if step + 1 == self.steps:
                     break
                 flat = weights.flatten(2)
@@ -109,17 +95,17 @@ class Memory(nn.Module):
                     memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some]
                 )
                 memory = (unit(memory) if self.normed else memory).to(first.dtype)
-                with torch.autocast(device.type, enabled=False):
-                    now = look(part.vectors, memory)
+                with torch.autocast(pairing.device.type, enabled=False):
+                    now = look(part.contexts.vectors, memory)
                     now = now if rows is None else torch.zeros_like(flat).index_copy(2, rows, now)
                     # A padding query is not zero after an update, and must not count in the norm over
                     # queries.
-                    now = now.view_as(weights).masked_fill(~(present[own] if aligned else present), 0)
+                    now = now.view_as(weights).masked_fill(padding, 0)
                 if step + 2 < self.steps:
                     gates = linear(memory, of_query, bias)
             scores.append(torch.stack(by_step))
             looks.append(weights)
-        return torch.cat(scores, 2 if aligned else 1), torch.cat(looks)
+        return torch.cat(scores, 2 if pairing.aligned else 1), torch.cat(looks)
 
 
 def _products(contexts: Float[Tensor, "C M d"], memory: Float[Tensor, "C W d"]) -> Float[Tensor, "C M W"]:
@@ -147,43 +133,26 @@ class RecurrentAttention(nn.Module):
         self, dim: int, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool
     ):
         super().__init__()
-        self.steps = steps
+        self.directions, self.steps = directions, steps
         self.memories = nn.ModuleDict({way: Memory(dim, smooth, steps, memory_norm) for way in directions})
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        if aligned:
-            return self._by_step(images, texts, aligned).sum(0)[0]
+    def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
         # Products and weights of every step, and the memories, which are several times as wide with
         # gradients.
-        dim, looking = images.vectors.shape[2], [texts if d == "t2i" else images for d in self.memories]
-        fragments = sum(own.mask.shape[1] for own in looking)
+        images, texts = pairing.contexts.vectors, pairing.queries.vectors
         copies = 12 * self.steps if torch.is_grad_enabled() else 6
-        if memory_precision(images.vectors, texts.vectors) is not None:
+        if memory_precision(images, texts) is not None:
             copies = 2 * self.steps if torch.is_grad_enabled() else 2
-        cost = 4 * (copies * dim * fragments + 6 * self.steps * images.mask.shape[1] * texts.mask.shape[1])
-        return score_in_blocks(lambda *some: self._by_step(*some).sum(0), images, texts, cost)
+        regions, words = (copies * images.shape[2] * (way in self.memories) for way in ("i2t", "t2i"))
+        return pairing.scored(self._score, products=6 * self.steps, regions=regions, words=words)
 
-    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+    def attention(self, pairing: Pairing) -> dict[str, Float[Tensor, "N M"]]:
         """The attention of words and regions in the last step."""
-        weights = {}
-        for direction in self.memories:
-            look = self._looking(direction, images, texts, False)[1][0, :, :, 0]
-            weights.update({"of_words": look.T} if direction == "t2i" else {"of_regions": look})
-        return weights
+        return pairing.shown(self.directions, lambda way, side: self.memories[way](side)[1])
 
-    def _by_step(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "K i T"]:
-        """The scores of every step, summed over the directions; with `aligned`, i = 1."""
-        scores = []
-        for direction in self.memories:
-            own, _ = self._looking(direction, images, texts, aligned)
-            scores.append(own if direction == "t2i" or aligned else own.transpose(1, 2))
-        return torch.stack(scores).sum(0)
-
-    def _looking(
-        self, direction: str, images: Fragments, texts: Fragments, aligned: bool
-    ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
-        seen, looking = (images, texts) if direction == "t2i" else (texts, images)
-        return self.memories[direction](seen, looking, aligned)
+    def _score(self, pairing: Pairing) -> Float[Tensor, "i T"]:
+        """The sum over all steps and directions."""
+        return pairing.summed(self.directions, lambda way, side: self.memories[way](side)[0].sum(0))
 
 
 def _imram(

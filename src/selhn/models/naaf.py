@@ -18,6 +18,7 @@ alone.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -28,20 +29,18 @@ from selhn.base.errors import SelhnError
 from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.layouts import FRAGMENT_NAMES, SMOOTH, UNIT_VECTORS, AuthorsLayout
+from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
 from selhn.ops import (
     Fragments,
+    Pairing,
     ThresholdRule,
     attended_squares,
-    attention_weights,
-    chunks,
     collected_words,
     fragment_mean,
     learnt_thresholds,
     log_mask,
     mined_words,
-    products,
-    score_in_blocks,
     softmax_attention,
     walk_texts,
 )
@@ -104,10 +103,11 @@ class NegativeAwareAttention(nn.Module):
         self.smooth, self.intra_lambda, self.mining = smooth, intra_lambda, mining
         self.thresholds = thresholds
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        with torch.autocast(images.vectors.device.type, enabled=False):
+    def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
+        images, texts = pairing.contexts, pairing.queries
+        with torch.autocast(pairing.device.type, enabled=False):
             if self.training:
-                if aligned or len(images) != len(texts):
+                if pairing.aligned or len(images) != len(texts):
                     raise SelhnError(
                         "NAAF in training learns its threshold from images and their own texts: "
                         "score a whole batch of pairs, or call eval()"
@@ -116,29 +116,20 @@ class NegativeAwareAttention(nn.Module):
             # With its threshold, a text stays what it is when texts are sorted and cut.
             value = self.thresholds.now(False).to(texts.vectors.dtype)
             texts = replace(texts, whole=value.expand(len(texts), 1))
-            if aligned:
-                return self._scores(images, texts, aligned)[0]
-            return score_in_blocks(self._scores, images, texts, self._cost(images, texts))
+            return replace(pairing, queries=texts).scored(self._scores, 12 if torch.is_grad_enabled() else 6)
 
     def mine(self, images: Fragments, texts: Fragments) -> Float[Tensor, " T"]:
         """The threshold that each text of a batch is trained with; those of the next batch are stored."""
         with torch.no_grad():
             return self._trained(images, texts)[1]
 
-    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+    def attention(self, pairing: Pairing) -> dict[str, Float[Tensor, "N M"]]:
         """The weights of r; f attends to nothing if all regions mismatch."""
-        return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
+        return shown_attention(pairing, self.smooth, ("t2i",))
 
-    def _cost(self, images: Fragments, texts: Fragments) -> int:
-        """Bytes per pair."""
-        return 4 * (12 if torch.is_grad_enabled() else 6) * images.mask.shape[1] * texts.mask.shape[1]
-
-    def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
-        parts, all_dots = [], products(images.vectors, texts.vectors, aligned)
-        for some in self._chunks(all_dots):
-            dots, part, own = all_dots[some], images[some], texts[some] if aligned else texts
-            parts.append(self._mean(dots, *self._of_words(dots, part), part, own, aligned))
-        return torch.cat(parts, 1 if aligned else 0)
+    def _scores(self, pairing: Pairing) -> Float[Tensor, "i T"]:
+        parts = [self._mean(part, *self._of_words(part)) for part in _parts(pairing)]
+        return torch.cat(parts, 1 if pairing.aligned else 0)
 
     def _trained(
         self, images: Fragments, texts: Fragments
@@ -148,25 +139,23 @@ class NegativeAwareAttention(nn.Module):
         order = texts.mask.sum(1).argsort(descending=True, stable=True)
         both = self.thresholds.both().double()
         walk = Walk(torch.cat([both, both.new_zeros(5)]), both.new_zeros(len(texts)), len(texts))
-
-        def score(images: Fragments, some: Fragments) -> Float[Tensor, "I t"]:
-            return self._learning(images, some, walk)
-
         # Sorted and cut, a text keeps the number of its own image.
         ordered = replace(texts[order], whole=order[:, None].to(texts.vectors.dtype))
-        cost = self._cost(images, texts)
-        scores = score_in_blocks(score, images.with_gram(), ordered, cost, all_images=True)
+        numbers = 12 if torch.is_grad_enabled() else 6
+        learning, pairing = partial(self._learning, walk), Pairing(images.with_gram(), ordered)
+        scores = pairing.scored(learning, numbers, all_images=True)
         if self.mining == "batch":
             walk.state = learnt_thresholds(walk.state, walk.state[2] > 0, self._rule)
         self.thresholds.store(walk.state[:2])
         return scores.index_select(1, order.argsort()), walk.used
 
-    def _learning(self, images: Fragments, texts: Fragments, walk: Walk) -> Float[Tensor, "I t"]:
+    def _learning(self, walk: Walk, pairing: Pairing) -> Float[Tensor, "I t"]:
         """The scores of the next texts of a batch; their thresholds are found on the way."""
+        pairing = pairing.with_products()
+        texts, dots, is_new = pairing.queries, pairing.products(), walk.left > 0
         assert texts.whole is not None
-        own, dots, is_new = texts.whole[:, 0].long(), products(images.vectors, texts.vectors), walk.left > 0
-        parts = self._chunks(dots)
-        of_words = [self._of_words(dots[part], images[part]) for part in parts]
+        own = texts.whole[:, 0].long()
+        of_words = [self._of_words(part) for part in _parts(pairing)]
         matched, best = (torch.cat(some).detach() for some in zip(*of_words, strict=True))
         best = best.masked_fill(~texts.mask.T, 0)
         if is_new:
@@ -174,16 +163,13 @@ class NegativeAwareAttention(nn.Module):
             used = walk.state[0].expand(len(texts))
             if self.mining == "text":
                 used, walk.state = walk_texts(
-                    dots.detach(), best, fragment_mean(matched, texts.mask), images.products().detach(),
-                    texts.mask, own, walk.state, self._rule,
+                    dots.detach(), best, fragment_mean(matched, texts.mask),
+                    pairing.contexts.products().detach(), texts.mask, own, walk.state, self._rule,
                 )  # fmt: skip
             walk.used = walk.used.index_copy(0, own, used)
-        texts = replace(texts, whole=walk.used[own, None].to(dots.dtype))
+        pairing = replace(pairing, queries=replace(texts, whole=walk.used[own, None].to(dots.dtype)))
         scores = torch.cat(
-            [
-                self._mean(dots[part], *words, images[part], texts)
-                for part, words in zip(parts, of_words, strict=True)
-            ]
+            [self._mean(part, *words) for part, words in zip(_parts(pairing), of_words, strict=True)]
         )
         if is_new and self.mining == "batch":
             adds, _ = mined_words(scores.detach(), collected_words(best, texts.mask, own), own)
@@ -194,42 +180,33 @@ class NegativeAwareAttention(nn.Module):
     def _rule(self) -> ThresholdRule:
         return ThresholdRule(self.smooth, self.thresholds.alpha, self.thresholds.min_words)
 
-    def _chunks(self, dots: Float[Tensor, "I M N q"]) -> list[slice]:
-        """The images, a few at a time on a CPU."""
-        return chunks(len(dots), dots.element_size() * dots[:1].numel(), CHUNK_BYTES, dots.device)
-
-    def _of_words(
-        self, dots: Float[Tensor, "I M N q"], images: Fragments
-    ) -> tuple[Float[Tensor, "I N q"], Float[Tensor, "I N q"]]:
+    def _of_words(self, pairing: Pairing) -> tuple[Float[Tensor, "I N q"], Float[Tensor, "I N q"]]:
         """r, and the largest product of every word."""
-        matched = (softmax_attention(dots, images.mask, self.smooth) * dots).sum(1)
-        return matched, (dots + log_mask(images.mask).to(dots.dtype)).amax(1)
+        dots, mask = pairing.products(), pairing.contexts.mask
+        matched = (softmax_attention(dots, mask, self.smooth) * dots).sum(1)
+        return matched, (dots + log_mask(mask).to(dots.dtype)).amax(1)
 
     def _mean(
-        self, dots: Float[Tensor, "I M N q"], matched: Float[Tensor, "I N q"], best: Float[Tensor, "I N q"],
-        images: Fragments, texts: Fragments, aligned: bool = False,
-    ) -> Float[Tensor, "i T"]:  # fmt: skip
+        self, pairing: Pairing, matched: Float[Tensor, "I N q"], best: Float[Tensor, "I N q"]
+    ) -> Float[Tensor, "i T"]:
         """The mean of `n + f + r` over words, with the thresholds that are stored as `texts.whole`."""
+        texts = pairing.queries
         assert texts.whole is not None
-        threshold = texts.whole[:, :, None] if aligned else texts.whole[:, 0]
-        each, over = matched + self._features(dots, best, images, threshold), best - threshold
-        if aligned:
-            each, over = each.permute(2, 1, 0), over.permute(2, 1, 0)
+        threshold = texts.whole[:, :, None] if pairing.aligned else texts.whole[:, 0]
+        each, over = matched + self._features(pairing, best, threshold), best - threshold
+        each, over = (pairing.by_query(numbers.mT).mT for numbers in (each, over))
         return fragment_mean(each + self._negative(over, texts), texts.mask)
 
     def _features(
-        self,
-        dots: Float[Tensor, "I M N q"],
-        best: Float[Tensor, "I N q"],
-        images: Fragments,
-        threshold: Float[Tensor, "*I_1 q"],
+        self, pairing: Pairing, best: Float[Tensor, "I N q"], threshold: Float[Tensor, "*I_1 q"]
     ) -> Float[Tensor, "I N q"]:
         """f; 0 where no region is above the threshold."""
+        dots = pairing.products()
         # Padding has products of 0, and a threshold is not below 0.
         weights = (self.smooth * dots).masked_fill(dots <= threshold.unsqueeze(-2), -1e9).softmax(1)
         # Official: not divided by the length of the word, which is 1.
-        features = (weights * dots).sum(1) / attended_squares(images, weights).sqrt().clamp(min=1e-8)
-        return features.masked_fill(best <= threshold, 0)
+        lengths = attended_squares(pairing.contexts, weights).sqrt().clamp(min=1e-8)
+        return ((weights * dots).sum(1) / lengths).masked_fill(best <= threshold, 0)
 
     def _negative(self, over: Float[Tensor, "i N T"], texts: Fragments) -> Float[Tensor, "i N T"]:
         """n: how far words are below the threshold."""
@@ -241,6 +218,13 @@ class NegativeAwareAttention(nn.Module):
             alike = (self.intra_lambda * gram + absent.to(gram.dtype)).softmax(2)
             judged = (alike @ over.permute(2, 1, 0)).permute(2, 1, 0)
         return over.masked_fill(judged >= 0, 0)
+
+
+def _parts(pairing: Pairing) -> list[Pairing]:
+    """A few images at a time on a CPU."""
+    pairing = pairing.with_products()
+    dots = pairing.products()
+    return pairing.parts(dots.element_size() * dots[:1].numel(), CHUNK_BYTES)
 
 
 _PAPER = Paper(

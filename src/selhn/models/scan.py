@@ -4,8 +4,6 @@ Words attend to regions (t2i) or regions to words (i2t). A score is the mean cos
 with what it attends to (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE).
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -16,20 +14,15 @@ from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayou
 from selhn.models.table import Paper, model
 from selhn.ops import (
     AttentionSettings,
+    Direction,
     Focus,
-    Fragments,
+    Pairing,
     attended_cosines,
     attention_scores,
     attention_weights,
     can_attend,
     fragment_mean,
-    products,
-    score_in_blocks,
-    turned,
 )
-
-Direction = Literal["t2i", "i2t"]
-"""Which side attends to the other: words to regions, or regions to words."""
 
 
 class StackedAttention(nn.Module):
@@ -50,40 +43,24 @@ class StackedAttention(nn.Module):
         super().__init__()
         self.directions, self.smooth, self.lambda_lse, self.focus = directions, smooth, lambda_lse, focus
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+    def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
         # At most: a product, its gradient, a weight for each direction, and the backward pass over them.
-        bytes_per_product = 4 * (4 + 2 * len(self.directions))
-        cost = bytes_per_product * images.mask.shape[1] * texts.mask.shape[1]
-        with torch.autocast(images.vectors.device.type, enabled=False):
-            if aligned:
-                return self._looking(images, texts, aligned)[0]
-            return score_in_blocks(self._score, images, texts, cost)
+        return pairing.scored(self._score, products=4 + 2 * len(self.directions))
 
-    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        return shown_attention(images, texts, self.smooth, self.directions, self.focus)
+    def attention(self, pairing: Pairing) -> dict[str, Float[Tensor, "N M"]]:
+        return shown_attention(pairing, self.smooth, self.directions, self.focus)
 
-    def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        if not can_attend(images.vectors, texts.vectors):
-            return self._looking(images, texts)
-        settings = AttentionSettings(self.smooth, self.focus, self.lambda_lse)
-        return attention_scores(
-            images.vectors, images.mask, texts.vectors, texts.mask, self.directions, settings
-        )
-
-    def _looking(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
-        """The sum over the directions; with `aligned`, i = 1: each image with its own text."""
-        dots = back = None
-        if len(self.directions) == 2:  # the products of both are the same
-            dots = products(images.vectors, texts.vectors, aligned)
-            back = dots.transpose(1, 2) if aligned else turned(dots)
-        scores = []
-        for direction in self.directions:
-            seen, looking, own = (images, texts, dots) if direction == "t2i" else (texts, images, back)
-            pooled = self._pool(
-                attended_cosines(seen, looking, self.smooth, self.focus, own, aligned), looking.mask
+    def _score(self, pairing: Pairing) -> Float[Tensor, "i T"]:
+        images, texts = pairing.contexts, pairing.queries
+        if not pairing.aligned and can_attend(images.vectors, texts.vectors):
+            settings = AttentionSettings(self.smooth, self.focus, self.lambda_lse)
+            return attention_scores(
+                images.vectors, images.mask, texts.vectors, texts.mask, self.directions, settings
             )
-            scores.append(pooled if direction == "t2i" or aligned else pooled.T)
-        return scores[0] if len(scores) == 1 else scores[0] + scores[1]
+        return pairing.summed(self.directions, self._of_side)
+
+    def _of_side(self, _: Direction, side: Pairing) -> Float[Tensor, "c Q"]:
+        return self._pool(attended_cosines(side, self.smooth, self.focus), side.queries.mask)
 
     def _pool(self, cosines: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
         if self.lambda_lse is None:
@@ -96,19 +73,13 @@ class StackedAttention(nn.Module):
 
 
 def shown_attention(
-    images: Fragments,
-    texts: Fragments,
+    pairing: Pairing,
     smooth: float,
     directions: tuple[Direction, ...] = ("t2i", "i2t"),
     focus: Focus | None = None,
 ) -> dict[str, Float[Tensor, "N M"]]:
-    """The tensors of an `Attention` of one pair, by name."""
-    weights = {}
-    if "t2i" in directions:
-        weights["of_words"] = attention_weights(images, texts, smooth, focus)[0, :, :, 0].T
-    if "i2t" in directions:
-        weights["of_regions"] = attention_weights(texts, images, smooth, focus)[0, :, :, 0]
-    return weights
+    """The tensors of an `Attention` of one pair, by name: the weights of SCAN or BFAN."""
+    return pairing.shown(directions, lambda _, side: attention_weights(side, smooth, focus))
 
 
 _PAPER = Paper("Lee et al., ECCV 2018", "https://arxiv.org/abs/1803.08024")

@@ -26,11 +26,11 @@ from selhn.models.cross_attention import (
     WordEncoder,
 )
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, AuthorsLayout
+from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
 from selhn.ops import (
-    Fragments,
     LinearWeights,
-    attention_weights,
+    Pairing,
     can_reason,
     compared_nodes,
     is_ragged,
@@ -40,7 +40,6 @@ from selhn.ops import (
     projected_differences,
     ranks_of,
     reasoned,
-    score_in_blocks,
     unit,
     unit_attention,
 )
@@ -162,51 +161,45 @@ class SimilarityHead(nn.Module):
         """False if there are batch statistics over the images of a text; several processes sum theirs."""
         return isinstance(self.reasoning, GraphReasoning)
 
-    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        if aligned:
+    def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
+        if pairing.aligned:
             if self.training and not self.pairs_apart:
                 raise SelhnError(
                     "SAF in training has statistics over all images of a text: score all pairs, or call eval()"
                 )
-            return self._logits(images, texts, aligned=True)[0][0]
-        (num_regions, dim), num_words, sim_dim = (
-            images.vectors.shape[1:],
-            texts.mask.shape[1],
-            self.local.out_features,
-        )
+            return self._logits(pairing)[0][0]
+        dim, sim_dim = self.local.in_features, self.local.out_features
         # Passes over products of regions and words, differences of width d, and nodes. A CPU keeps projected
         # differences and makes the nodes again; kernels make differences in the backward pass only.
-        wide = sim_dim if is_ragged(images.vectors) else 4 * dim + 20 * sim_dim
-        if self._precision(images, texts) is not None:
+        wide = sim_dim if is_ragged(pairing.contexts.vectors) else 4 * dim + 20 * sim_dim
+        if self._precision(pairing) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
-        cost = 4 * (num_words + 1) * (6 * num_regions + wide)
         filtration = (
             self.reasoning if isinstance(self.reasoning, AttentionFiltration) and self.training else None
         )
         ranks = None if filtration is None else ranks_of(filtration.norm)
-        logits, statistics = score_in_blocks(self._logits, images, texts, cost, self.training, ranks)
+        logits, statistics = pairing.scored(self._logits, 6, 6, wide, wide, self.training, ranks)
         if filtration is not None:
-            filtration.remember(statistics, texts.mask)
+            filtration.remember(statistics, pairing.queries.mask)
         return logits
 
-    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "..."]]:
+    def attention(self, pairing: Pairing) -> dict[str, Float[Tensor, "..."]]:
         """The attention of the words of one pair; with SAF, also the weight of each word's node."""
-        weights: dict[str, Tensor] = {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
+        weights: dict[str, Tensor] = dict(shown_attention(pairing, self.smooth, ("t2i",)))
         if isinstance(self.reasoning, AttentionFiltration):
-            nodes = _nodes(*self._differences(images, texts, aligned=False))
-            mask = pad(texts.mask, (1, 0), value=True)
+            nodes = _nodes(*self._differences(pairing))
+            mask = pad(pairing.queries.mask, (1, 0), value=True)
             weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
         return weights
 
-    def _logits(
-        self, images: Fragments, texts: Fragments, aligned: bool = False
-    ) -> tuple[Float[Tensor, "i T"], Statistics]:
-        """The logits, if `aligned` of each image with its own text (i = 1), and the statistics of each text.
+    def _logits(self, pairing: Pairing) -> tuple[Float[Tensor, "i T"], Statistics]:
+        """The logits, and the statistics of each text.
 
         `remember` must not run here, where blocks are computed twice.
         """
+        images, texts = pairing.contexts, pairing.queries
         mask = pad(texts.mask, (1, 0), value=True)
-        half = None if aligned else self._precision(images, texts)
+        half = self._precision(pairing)
         if half is not None:
             assert images.whole is not None
             assert texts.whole is not None
@@ -219,7 +212,7 @@ class SimilarityHead(nn.Module):
             )
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
-        local, whole = self._differences(images, texts, aligned)
+        local, whole = self._differences(pairing)
         if not is_ragged(local):
             return self._of_nodes(_nodes(local, whole), mask)
         apart = self.pairs_apart or not self.training
@@ -230,25 +223,20 @@ class SimilarityHead(nn.Module):
         parts = [again(lambda *some: self._of_nodes(_nodes(*some), mask), *chunk) for chunk in chunks]
         return joined(parts, 0)
 
-    def _differences(
-        self, images: Fragments, texts: Fragments, aligned: bool
-    ) -> tuple[Float[Tensor, "I T N s"], Float[Tensor, "I T s"]]:
+    def _differences(self, pairing: Pairing) -> tuple[Float[Tensor, "i T N s"], Float[Tensor, "i T s"]]:
         """W_l (a_n - w_n)^2 and W_g (v - t)^2."""
-        assert images.whole is not None
-        assert texts.whole is not None
-        with torch.autocast(images.vectors.device.type, enabled=False):
-            weights = unit_attention(images, texts, self.smooth, aligned).flatten(1, 2)
-        words = texts.vectors if aligned else texts.vectors.flatten(0, 1)[None]
-        local = projected_differences(weights, images.vectors, words, self.local)
-        local = local[None] if aligned else local.unflatten(1, texts.mask.shape)
-        whole = images.whole[None] if aligned else images.whole[:, None]
-        return local, self.whole((whole - texts.whole).square())
-
-    def _precision(self, images: Fragments, texts: Fragments) -> torch.dtype | None:
-        """The precision of nodes made by kernels; None if they are not."""
-        return node_precision(
-            images.vectors, texts.vectors, LinearWeights(self.local.weight, self.local.bias)
+        assert pairing.contexts.whole is not None
+        assert pairing.queries.whole is not None
+        weights, words = unit_attention(pairing, self.smooth), pairing.of_queries(pairing.queries.vectors)
+        local = projected_differences(
+            weights.flatten(1, 2), pairing.contexts.vectors, words.flatten(1, 2), self.local
         )
+        whole = (pairing.of_contexts(pairing.contexts.whole) - pairing.queries.whole).square()
+        return pairing.by_query(local.unflatten(1, weights.shape[1:3])), self.whole(whole)
+
+    def _precision(self, pairing: Pairing) -> torch.dtype | None:
+        """The precision of nodes made by kernels; None if they are not."""
+        return node_precision(pairing, LinearWeights(self.local.weight, self.local.bias))
 
     def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)

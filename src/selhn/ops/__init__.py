@@ -7,9 +7,7 @@ from selhn.ops.attention import (
     attention_weights,
     fragment_mean,
     log_mask,
-    products,
     softmax_attention,
-    turned,
     unit_attention,
     weighted_cosines,
 )
@@ -23,11 +21,12 @@ from selhn.ops.differences import (
     node_precision,
     projected_differences,
 )
-from selhn.ops.fragments import Fragments, chunks, is_ragged, joined, mean_of, score_in_blocks, unit
+from selhn.ops.fragments import Fragments, chunks, is_ragged, joined, mean_of, unit
 from selhn.ops.gpu import half_precision, in_half_precision, side_by_side
 from selhn.ops.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.ops.memory import memory_precision, memory_products, remembered
 from selhn.ops.mlp import MLP, MLPOrder
+from selhn.ops.pairing import Direction, Pairing
 from selhn.ops.pooling import GPO, pool_sorted
 from selhn.ops.reasoning import can_reason, reasoned
 from selhn.ops.thresholds import (
@@ -40,14 +39,14 @@ from selhn.ops.thresholds import (
 from selhn.ops.transformer import LayerSettings, LayerWeights, transformer_layers
 from selhn.ops.words import WordChanges, change_words
 
-__all__ = ["GPO", "MLP", "AttentionSettings", "BiGRU", "Focus", "Fragments", "LayerSettings"]
-__all__ += ["LayerWeights", "LinearWeights", "MLPOrder", "ThresholdRule", "WordChanges", "WordGRU"]
+__all__ = ["GPO", "MLP", "AttentionSettings", "BiGRU", "Direction", "Focus", "Fragments", "LayerSettings"]
+__all__ += ["LayerWeights", "LinearWeights", "MLPOrder", "Pairing", "ThresholdRule", "WordChanges", "WordGRU"]
 __all__ += ["attended_cosines", "attended_nodes", "attended_squares", "attention_scores", "attention_weights"]
 __all__ += ["block_cosines", "can_attend", "can_reason", "change_words"]
 __all__ += ["chunks", "collected_words", "compared_nodes", "fragment_mean", "half_precision"]
 __all__ += ["in_half_precision", "is_ragged", "joined", "last_states", "learnt_thresholds", "log_mask"]
 __all__ += ["look_up", "masked_batch_norm", "mean_of", "memory_precision", "memory_products", "mined_words"]
-__all__ += ["node_precision", "over_ranks", "pool_sorted", "products", "projected_differences", "ranks_of"]
-__all__ += ["reasoned", "remembered", "remembering_nothing", "score_in_blocks", "side_by_side"]
-__all__ += ["softmax_attention", "synced", "transformer_layers", "turned", "unit", "unit_attention"]
+__all__ += ["node_precision", "over_ranks", "pool_sorted", "projected_differences", "ranks_of"]
+__all__ += ["reasoned", "remembered", "remembering_nothing", "side_by_side"]
+__all__ += ["softmax_attention", "synced", "transformer_layers", "unit", "unit_attention"]
 __all__ += ["walk_texts", "weighted_cosines", "word_embedding"]

@@ -21,9 +21,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from selhn.ops.cross_scores import EPSILON, SLOPE, rounded
+from selhn.ops.cross_scores import EPSILON, SLOPE
 from selhn.ops.fragments import Fragments, chunks
-from selhn.ops.gpu import wide_product
+from selhn.ops.pairing import Pairing
 
 Focus = Literal["equal", "prob"]
 """Which fragments of a context BFAN keeps: see `attended_cosines`."""
@@ -32,70 +32,33 @@ Focus = Literal["equal", "prob"]
 CHUNK_BYTES = 2**20
 
 
-def products(
-    contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], aligned: bool = False
-) -> Float[Tensor, "C K L q"]:
-    """Every context fragment with every query fragment, as one matrix product.
-
-    If they are `aligned`, only with the fragments of the one query that attends to it, and q is 1. If no
-    gradient is needed, a GPU takes each number as the sum of two in half precision, which its tensor cores
-    multiply.
-    """
-    if aligned:
-        return (contexts @ queries.transpose(1, 2)).unsqueeze(3)
-    by_fragment = queries.transpose(0, 1)
-    if contexts.is_cuda and contexts.dtype == queries.dtype == torch.float32 and not torch.is_grad_enabled():
-        rows, columns = rounded(contexts, by_fragment, exact=True)
-        matrix = wide_product(rows, columns.T)
-    else:
-        matrix = contexts.flatten(0, 1) @ by_fragment.flatten(0, 1).T
-    return matrix.view(*contexts.shape[:2], *by_fragment.shape[:2])
-
-
-def turned(dots: Float[Tensor, "C K L Q"]) -> Float[Tensor, "Q L K C"]:
-    """The products with queries and contexts exchanged, for attention in the other direction."""
-    return _Turned.apply(dots)
-
-
-def attended_cosines(
-    contexts: Fragments,
-    queries: Fragments,
-    smooth: float,
-    focus: Focus | None = None,
-    dots: Float[Tensor, "C K L q"] | None = None,
-    aligned: bool = False,
-) -> Float[Tensor, "c L Q"]:
+def attended_cosines(pairing: Pairing, smooth: float, focus: Focus | None = None) -> Float[Tensor, "c L Q"]:
     """The cosine of every query fragment with what it attends to, in all contexts; 0 at padding.
 
     With a `focus` (Liu et al., BFAN, ACM MM 2019) only fragments with a weight above the average are attended
     to, with weights rescaled to sum to 1: the plain average ("equal"), or one weighted with the square roots
     of the weights ("prob"). The choice has no gradient. If no weight is above the average, because all are
     equal, all are kept.
-
-    `dots` are the `products`, if the caller has them already. If they are `aligned`, query q looks at
-    context q alone, and c is 1.
     """
-    dots = products(contexts.vectors, queries.vectors, aligned) if dots is None else dots
-    dot, square = _Attended.apply(dots, contexts.products(), log_mask(contexts.mask), smooth, focus)
-    return _cosines(dot, square, queries, aligned)
+    contexts = pairing.contexts
+    dot, square = _Attended.apply(
+        pairing.products(), contexts.products(), log_mask(contexts.mask), smooth, focus
+    )
+    return _cosines(dot, square, pairing)
 
 
-def weighted_cosines(
-    weights: Float[Tensor, "C K L q"],
-    dots: Float[Tensor, "C K L q"],
-    contexts: Fragments,
-    queries: Fragments,
-    aligned: bool = False,
-) -> Float[Tensor, "c L Q"]:
+def weighted_cosines(pairing: Pairing, weights: Float[Tensor, "C K L q"]) -> Float[Tensor, "c L Q"]:
     """The cosines of `attended_cosines` for weights that do not come from these products."""
-    dot, square = (weights * dots).sum(1), attended_squares(contexts, weights)
-    return _cosines(dot, square, queries, aligned)
+    dot, square = (weights * pairing.products()).sum(1), attended_squares(pairing.contexts, weights)
+    return _cosines(dot, square, pairing)
 
 
 def attended_squares(contexts: Fragments, weights: Float[Tensor, "C K L q"]) -> Float[Tensor, "C L q"]:
     """The squared length of what each query fragment attends to, `w' G w`; at least 1e-30."""
+    with torch.autocast(weights.device.type, enabled=False):
+        squares = (_times_gram(contexts.products(), weights) * weights).sum(1)
     # Clamped because callers take the root, whose slope at zero (padding) is infinite.
-    return (_times_gram(contexts.products(), weights) * weights).sum(1).clamp(min=1e-30)
+    return squares.clamp(min=1e-30)
 
 
 def fragment_mean(values: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
@@ -111,9 +74,9 @@ def softmax_attention(
     return _Weights.apply(dots, log_mask(mask), smooth)
 
 
-def _cosines(dot: Tensor, square: Tensor, queries: Fragments, aligned: bool) -> Tensor:
-    if aligned:
-        dot, square = dot.permute(2, 1, 0), square.permute(2, 1, 0)
+def _cosines(dot: Tensor, square: Tensor, pairing: Pairing) -> Tensor:
+    queries = pairing.queries
+    dot, square = (pairing.by_query(numbers.mT).mT for numbers in (dot, square))
     if queries.gram is None:
         lengths = torch.linalg.vector_norm(queries.vectors, dim=2)
     else:
@@ -124,30 +87,22 @@ def _cosines(dot: Tensor, square: Tensor, queries: Fragments, aligned: bool) -> 
 
 @torch.no_grad()
 def attention_weights(
-    contexts: Fragments, queries: Fragments, smooth: float, focus: Focus | None = None
-) -> Float[Tensor, "C K L Q"]:
+    pairing: Pairing, smooth: float, focus: Focus | None = None
+) -> Float[Tensor, "C K L q"]:
     """The attention of every query fragment over a context's fragments; without gradients, for display."""
-    weights = softmax_attention(products(contexts.vectors, queries.vectors), contexts.mask, smooth)
+    weights = softmax_attention(pairing.products(), pairing.contexts.mask, smooth)
     if focus is not None:
-        _focus(weights, log_mask(contexts.mask), focus)
+        _focus(weights, log_mask(pairing.contexts.mask), focus)
     return weights
 
 
-def unit_attention(
-    contexts: Fragments,
-    queries: Fragments,
-    smooth: float,
-    aligned: bool = False,
-    dots: Float[Tensor, "C K L q"] | None = None,
-) -> Float[Tensor, "C q L K"]:
+def unit_attention(pairing: Pairing, smooth: float) -> Float[Tensor, "C q L K"]:
     """Weights with which a context's fragments add up to the attended vector, at unit length.
 
-    For models that need the attended vector: scaled beforehand, it is one matrix product and nothing more. If
-    they are `aligned`, query c looks at context c alone, and q is 1.
+    For models that need the attended vector: scaled beforehand, it is one matrix product and nothing more.
     """
-    dots = products(contexts.vectors, queries.vectors, aligned) if dots is None else dots
-    weights = softmax_attention(dots, contexts.mask, smooth)
-    lengths = attended_squares(contexts, weights).sqrt().unsqueeze(1)
+    weights = softmax_attention(pairing.products(), pairing.contexts.mask, smooth)
+    lengths = attended_squares(pairing.contexts, weights).sqrt().unsqueeze(1)
     return (weights / (lengths + EPSILON)).permute(0, 3, 2, 1)
 
 
@@ -194,21 +149,6 @@ def _chunks(dots: Tensor) -> list[slice]:
     return chunks(len(dots), dots.element_size() * dots[:1].numel(), CHUNK_BYTES, dots.device)
 
 
-class _Turned(torch.autograd.Function):
-    """Reverse all four axes through a transposed matrix: three times faster on a CPU than in one step."""
-
-    @staticmethod
-    def forward(ctx: Any, dots: Tensor) -> Tensor:
-        contexts, fragments, *query_axes = dots.shape
-        matrix = dots.reshape(contexts * fragments, -1).T.contiguous()
-        return matrix.view(*query_axes, contexts, fragments).permute(1, 0, 3, 2).contiguous()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _Turned.forward(ctx, grad)
-
-
 class _Weights(torch.autograd.Function):
     """The weights alone; only they and the products are kept for the backward pass."""
 
@@ -245,13 +185,14 @@ class _Attended(torch.autograd.Function):
         kept = torch.empty_like(dots) if wants_gradient else None
         norms = torch.empty_like(dots[:, :, :1])
         dot, square = torch.empty_like(dots[:, 0]), torch.empty_like(dots[:, 0])
-        for some in _chunks(dots):
-            weights = torch.empty_like(dots[some]) if kept is None else kept[some]
-            norms[some] = _softmax_forward(dots[some], log_mask[some], smooth, weights)
-            if focus is not None:
-                _focus(weights, log_mask[some], focus)
-            torch.sum(weights * dots[some], 1, out=dot[some])
-            torch.sum(_times_gram(gram[some], weights).mul_(weights), 1, out=square[some])
+        with torch.autocast(dots.device.type, enabled=False):
+            for some in _chunks(dots):
+                weights = torch.empty_like(dots[some]) if kept is None else kept[some]
+                norms[some] = _softmax_forward(dots[some], log_mask[some], smooth, weights)
+                if focus is not None:
+                    _focus(weights, log_mask[some], focus)
+                torch.sum(weights * dots[some], 1, out=dot[some])
+                torch.sum(_times_gram(gram[some], weights).mul_(weights), 1, out=square[some])
         if wants_gradient:
             ctx.save_for_backward(dots, gram, kept, norms, dot, square)
             ctx.smooth = smooth

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.ops.cross_scores import EPSILON
-from selhn.ops.gpu import takes_float32
+from selhn.ops.gpu import half_precision, takes_float32
 
 MOST_FRAGMENTS = 128
 """Most fragments per context."""
@@ -31,19 +31,20 @@ def block_cosines(
     contexts: Float[Tensor, "C K d"],
     queries: Float[Tensor, "Q L d"],
     blocks: int,
-    rounded: bool = False,
 ) -> Float[Tensor, "C q L b"]:
     """`cos(q[block], x[block])` of x = sum_k w_k c_k; all queries (q = Q), or query c with context c (q = 1).
 
-    With `rounded` a GPU may take weights and vectors in half precision.
+    Where half precision may be used, a GPU rounds weights and vectors to it.
     """
     aligned = weights.shape[1] == 1 and len(queries) == len(contexts)
     flat = queries if aligned else queries.flatten(0, 1)[None]
-    if rounded and not aligned and can_attend_in_blocks(contexts, queries, blocks):
-        found = attended_blocks(weights.permute(0, 3, 2, 1), contexts, queries, blocks)
-        dot, square = (numbers.flatten(1, 2) for numbers in found)
-    else:
-        dot, square = _InBlocks.apply(weights.flatten(1, 2), contexts, flat, blocks)
+    rounded = half_precision(contexts.device) is not None
+    with torch.autocast(contexts.device.type, enabled=False):
+        if rounded and not aligned and can_attend_in_blocks(contexts, queries, blocks):
+            found = attended_blocks(weights.permute(0, 3, 2, 1), contexts, queries, blocks)
+            dot, square = (numbers.flatten(1, 2) for numbers in found)
+        else:
+            dot, square = _InBlocks.apply(weights.flatten(1, 2), contexts, flat, blocks)
     lengths = flat.unflatten(2, (blocks, -1)).square().sum(3).clamp(min=1e-30).sqrt()
     cosines = dot / (lengths * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
     return cosines.unflatten(1, weights.shape[1:3])

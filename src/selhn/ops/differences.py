@@ -25,6 +25,7 @@ from torch.nn.functional import linear
 from selhn.ops.cross_scores import can_attend
 from selhn.ops.fragments import chunks, is_ragged
 from selhn.ops.gpu import half_precision
+from selhn.ops.pairing import Pairing
 
 USED = True
 """Whether the kernels are used where they can be."""
@@ -43,15 +44,12 @@ class LinearWeights(NamedTuple):
     bias: Float[Tensor, " s"]
 
 
-def node_precision(
-    images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"], projection: LinearWeights
-) -> torch.dtype | None:
-    """The precision of the nodes; None if the kernels cannot be used.
-
-    For `attended_nodes`, images are the contexts and texts the queries.
-    """
+def node_precision(pairing: Pairing, projection: LinearWeights) -> torch.dtype | None:
+    """The precision of the nodes; None if the kernels cannot be used."""
+    images, texts = pairing.contexts.vectors, pairing.queries.vectors
     if (
-        not can_attend(images, texts)
+        pairing.aligned
+        or not can_attend(images, texts)
         or images.shape[2] % LEAST_CHANNELS
         or len(projection.bias) not in SIZES_OF_NODES
         or projection.weight.dtype != torch.float32

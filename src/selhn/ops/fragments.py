@@ -1,23 +1,17 @@
-"""Regions of images or words of texts as vectors, and the scoring of such images and texts in blocks."""
+"""Regions of images or words of texts as vectors, and how many to process at a time."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding, pad
-from torch.utils.checkpoint import checkpoint
-
-from selhn.base.ranks import Ranks
 
 RAGGED_DEVICES: tuple[str, ...] = ("cpu",)
 CPU_BYTE_BUDGET = 2**30
-# Texts that a CPU scores at a time: few enough of a sorted batch to have similar lengths.
-CPU_TEXTS = 32
 ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
 
 
@@ -61,7 +55,7 @@ class Fragments:
     edges: Float[Tensor, "n K K h"] | None = None
     """Edge weights from fragment j to fragment i, if an item is a graph; 0 for padding."""
     byte_budget: int | None = None
-    """Memory for scoring these images: see `score_in_blocks`."""
+    """Memory for scoring these images: see `Pairing.scored`."""
 
     @classmethod
     def of(cls, vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"]) -> "Fragments":
@@ -136,45 +130,6 @@ class Fragments:
         return Fragments(change(self.vectors), change(self.mask), whole, gram, edges, self.byte_budget)
 
 
-def score_in_blocks(
-    score: Callable[[Fragments, Fragments], ScoresT],
-    images: Fragments,
-    texts: Fragments,
-    bytes_per_pair: int,
-    all_images: bool = False,
-    ranks: Ranks | None = None,
-) -> ScoresT:
-    """`score(images, texts)`, for as many images and texts at a time as fit `images.byte_budget`.
-
-    Its result, or each of its results, has images along the first axis and texts along the second. If one
-    block is not enough and gradients are wanted, the backward pass computes each block again instead of
-    storing what is inside. The blocks depend on shapes alone, except on a CPU: there texts of similar length
-    are scored together, without the padding that all of them have. `all_images` splits the texts only, for
-    batch statistics that run over the images; if these are spread over `ranks`, all make the same blocks.
-    """
-    budget = images.byte_budget or default_byte_budget(images.vectors.device)
-    sizes = plan_blocks(len(images), len(texts), max(1, budget // bytes_per_pair), all_images)
-    if ranks is not None:
-        sizes = sizes[0], ranks.least(sizes[1], images.vectors.device)
-    fits = sizes == (len(images), len(texts))
-    by_length = is_ragged(images.vectors) and len(texts) > CPU_TEXTS
-    if fits and not by_length:
-        return score(images, texts)
-    if not fits and torch.is_grad_enabled():
-        # No random number is drawn inside, and a CUDA graph cannot read the generator's state.
-        score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
-    if not by_length:
-        return _joined_blocks(score, images.split(sizes[0]), texts.split(sizes[1]))
-    # The longest first, which the thresholds of NAAF depend on.
-    order = texts.mask.sum(1).argsort(descending=True, stable=True)
-    blocks = [some.trimmed() for some in texts[order].split(min(sizes[1], CPU_TEXTS))]
-    scores = _joined_blocks(score, images.with_gram().split(sizes[0]), blocks)
-    back = order.argsort()
-    if isinstance(scores, Tensor):
-        return scores.index_select(1, back)
-    return tuple(rows.index_select(1, back) for rows in scores)
-
-
 def plan_blocks(num_images: int, num_texts: int, pairs: int, all_images: bool = False) -> tuple[int, int]:
     """Numbers of images and texts in a block of at most `pairs`: all, or about a square; at least 1 each."""
     if num_images * num_texts <= pairs:
@@ -182,12 +137,6 @@ def plan_blocks(num_images: int, num_texts: int, pairs: int, all_images: bool = 
     if not all_images:
         num_images = min(num_images, max(math.isqrt(pairs), pairs // num_texts))
     return num_images, max(1, pairs // num_images)
-
-
-def _joined_blocks(
-    score: Callable[[Fragments, Fragments], ScoresT], images: Sequence[Fragments], texts: Sequence[Fragments]
-) -> ScoresT:
-    return joined([joined([score(some, others) for others in texts], 1) for some in images], 0)
 
 
 def joined(parts: list[ScoresT], axis: int) -> ScoresT:

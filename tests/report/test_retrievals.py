@@ -4,6 +4,7 @@ import pytest
 import torch
 import yaml
 
+from selhn.base.errors import NotFound
 from selhn.data import load_data
 from selhn.report import retrievals as module
 from selhn.report.records import read_runs
@@ -100,12 +101,12 @@ def test_a_run_without_a_configuration_needs_data(write_run):
 
 def test_data_that_is_gone(trained, tmp_path):
     runs = read_runs([trained / "selhn"])
-    with pytest.raises(ValueError, match="no file or folder"):
+    with pytest.raises(NotFound):
         find_examples(runs, 1, data=str(tmp_path / "gone"))
     lost = replace(runs[0].config, data="gone")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(lost.to_dict()))
     moved = [replace(runs[0], folder=tmp_path / "run", config=lost)]
     assert "no file or folder 'gone'" in find_examples(moved, 1)["selhn"]
-    with pytest.raises(ValueError, match="no device 'abacus'"):
+    with pytest.raises(NotFound, match="abacus"):
         find_examples(runs, 1, device="abacus")

@@ -127,23 +127,21 @@ def test_a_full_disk_leaves_the_previous_one(out, monkeypatch):
             """Nothing to do."""
 
     monkeypatch.setattr("selhn.runs.checkpoints.write_whole", lambda path, write: write(Full()))
-    with pytest.raises(
-        OSError, match=r"could not be written \(.*No space left.*free some disk space.*untouched"
-    ):
+    with pytest.raises(OSError, match="No space left"):
         save(out, 2)
     assert load(RunFolder(out.path))[0].position.step == 1
     assert names(out) == ["step_00000001_epoch_0000.pt"]
 
 
 def test_what_cannot_be_resumed(out):
-    with pytest.raises(SelhnError, match="no checkpoint to resume from"):
+    with pytest.raises(SelhnError, match="no checkpoint"):
         load(out)
     save(out, 1)
-    with pytest.raises(SelhnError, match="lr was 0.1, is 0.2"):
+    with pytest.raises(SelhnError, match="lr"):
         load(out, identity={**IDENTITY, "lr": "0.2"})
-    with pytest.raises(Damaged, match="does not fit this run"):
+    with pytest.raises(Damaged, match="does not fit"):
         load(out, *trained(dim=4))
-    with pytest.raises(Damaged, match="does not fit this run"):
+    with pytest.raises(Damaged, match="does not fit"):
         load(out, loss=torch.nn.Linear(1, 1))
     (path,) = out.checkpoints.paths
     path.write_bytes(path.read_bytes()[:-5])
@@ -172,7 +170,7 @@ def test_code_in_a_checkpoint_is_not_run(out):
     save(out, 1)
     (path,) = out.checkpoints.paths
     torch.save({"log": None, "model": print}, path)
-    with pytest.raises(SelhnError, match="was not opened"):
+    with pytest.raises(Damaged, match="was not opened"):
         load(out)
 
 
@@ -192,7 +190,7 @@ def test_links_are_not_followed(out, tmp_path_factory, linked):
 def test_an_unfinished_run_of_version_0_2_0(out):
     """Its checkpoints are folders; its best model and results are those of today."""
     (out.path / "checkpoints" / "step_00000300_epoch_0002").mkdir(parents=True)
-    with pytest.raises(SelhnError, match=r"trained by selhn 0\.2\.0"):
+    with pytest.raises(SelhnError, match="0.2.0"):
         load(out)
-    with pytest.raises(SelhnError, match="already holds a run"):
+    with pytest.raises(SelhnError, match="already"):
         out.check(resume=False)

@@ -17,12 +17,6 @@ def test_counts():
         data["x"]
 
 
-def test_a_notebook_shows_one_line():
-    split = Split("train", FEATURES, ["a", "b", "c"], torch.tensor([0, 1, 1]), ["x", "y"])
-    assert repr(split) == "Split('train': 2 images, 3 texts)"
-    assert repr(Data("tiny", split, split, split)).endswith("train 2 images, 3 texts; features 4 wide)")
-
-
 def test_the_first_images_and_their_texts():
     boxes = torch.rand(2, 3, 4)
     split = Split("test", FEATURES, ["a", "b", "c"], torch.tensor([1, 0, 1]), ["x", "y"], boxes, folds=2)

@@ -272,8 +272,9 @@ def opened(folder, split):
         return StoredScores(folder, {"model": "saf"}, shape, BLOCK, order)
 
 
-@pytest.mark.parametrize("name", ["scores.npy", "scores.partial.npy", "scores.json", "lock"])
-@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize(
+    ("name", "kind"), list(zip(["scores.npy", "scores.partial.npy", "scores.json", "lock", "lock"], PLANTED))
+)
 @pytest.mark.parametrize("started", [True, False])
 def test_scores_are_never_written_or_read_elsewhere(half_done, split, tmp_path, started, kind, name):
     folder, outside = tmp_path / "scores", make_outside(tmp_path / "outside")

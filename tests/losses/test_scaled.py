@@ -37,15 +37,12 @@ def test_what_is_learnt_begins_as_the_constant(kind):
 def test_the_present_temperature_is_shown_and_saved(kind):
     fresh, trained, again = (kind(temperature=0.07, learn=True) for _ in range(3))
     assert fresh.temperature == 0.07
-    assert "temperature=0.07," in repr(fresh)
     with torch.no_grad():
         for parameter in trained.learnt():
             parameter += 0.5
     assert trained.temperature == pytest.approx(0.07 * math.exp(-0.5), rel=1e-5)
-    assert f"temperature={trained.temperature}" in repr(trained)
     if kind is SigLIP:
         assert trained.bias == -9.5
-        assert "bias=-9.5" in repr(trained)
     again.load_state_dict(trained.state_dict())
     assert repr(again) == repr(trained)
     assert repr(kind(**loss_settings(trained))) == repr(fresh)

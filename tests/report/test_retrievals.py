@@ -43,17 +43,6 @@ def test_answers_and_the_first_right_one():
     assert [one.right for one in tied] == [False, False, True]
 
 
-def test_the_first_images_of_a_split():
-    whole = load_data("world", images=100).test
-    part = whole.first(7)
-    assert (part.num_images, part.num_texts) == (7, 35)
-    assert part.captions == list(whole.captions[:35])
-    regions, mask = part.features.gather(torch.arange(7))
-    torch.testing.assert_close(regions, whole.features.gather(torch.arange(7))[0])
-    assert whole.first(10_000).num_images == whole.num_images
-    assert part.features.to("cpu").num_images == 7
-
-
 def test_the_best_run_is_shown_and_the_others_are_compared(trained, monkeypatch):
     monkeypatch.setattr(module, "MOST_IMAGES", 40)
     runs = read_runs([trained / "hn", trained / "selhn"])

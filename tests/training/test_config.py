@@ -35,7 +35,6 @@ def test_overrides_reach_their_place():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("epoch=3", "did you mean 'epochs'"),
         ("epochs", "key=value"),
         ("epochs=2.5", "epochs takes"),
         ("epochs=0", "at least 1"),

@@ -131,11 +131,6 @@ def test_rvsepp_decays():
     )
 
 
-def test_unknown_recipe():
-    with pytest.raises(NotFound, match="did you mean 'rvse_selhn_f8k'"):
-        get_recipe("rvse_sel_f8k")
-
-
 def test_descriptions_name_the_papers_numbers():
     assert "Paper: 498.6" in describe_recipes()
     assert "scan_t2i_avg_selhn_DATA  SCAN t2i AVG with SelHN. Paper: 477.5." in describe_recipes()

@@ -93,13 +93,6 @@ def test_wrong_names(settings, message):
         run_config(override(RunConfig(), [*TINY, *settings]), quiet=True)
 
 
-def test_what_is_no_run(tmp_path):
-    with pytest.raises(NotFound):
-        resume_run(tmp_path)
-    with pytest.raises(NotFound):
-        open_run(tmp_path)
-
-
 def test_mean_and_deviation():
     assert mean_and_deviation([310.0, 312.0]) == "311.0 ± 1.4"
     assert mean_and_deviation([310.0]) == "310.0 ± 0.0"

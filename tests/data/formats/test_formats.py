@@ -43,8 +43,6 @@ def test_importing_takes_the_options_of_the_source(pocket, tmp_path):
 def test_the_generated_world_takes_options():
     data = load_data("world", images=40, seed=1)
     assert data.train.num_images == 40
-    with pytest.raises(NotFound):
-        load_data("world", image=40)
 
 
 @pytest.mark.parametrize("option", ["cutdev", "report"])
@@ -56,8 +54,6 @@ def test_unknown_options(precomp, option):
 def test_unknown_names_and_folders(tmp_path):
     with pytest.raises(NotFound, match="or 'world'"):
         load_data("wrold")
-    with pytest.raises(NotFound):
-        load_data("/no/where")
     (tmp_path / "report.txt").write_text("nothing here")
     with pytest.raises(NotFound) as caught:
         load_data(tmp_path)

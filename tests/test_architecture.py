@@ -103,30 +103,13 @@ def test_the_page_lists_the_floors():
     assert page(text) == text, "run python tests/test_architecture.py"
 
 
-def walks():
-    """Of every walk on the page, the hops as (file, name)."""
-    parts = re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]
-    return {
-        part.split("\n")[0]: re.findall(r"^\d+\. `([\w/.]+)::([\w.]+)`", part, re.MULTILINE) for part in parts
-    }
-
-
-def test_every_hop_of_a_walk_exists_and_is_named_by_one_before_it():
-    for walk, hops in walks().items():
-        before, language = "", ""
-        for number, (file, name) in enumerate(hops, 1):
-            source = PACKAGE / file
-            assert source.is_file(), f"{walk}, hop {number}: there is no {file}"
-            last = name.split(".")[-1]
-            text = source.read_text()
-            word = r"(class|def)" if file.endswith(".py") else r"(function|class|const)"
-            assert re.search(rf"\b{word} {last}\b", text), f"{walk}, hop {number}: {file} has no {name}"
-            called = (
-                last if last not in ("__init__", "__call__", "__iter__", "forward") else name.split(".")[0]
-            )
-            if source.suffix == language:  # else the call goes over HTTP
-                assert re.search(rf"\b{called}\b", before), f"{walk}, hop {number}: nothing calls {name}"
-            before, language = before + text, source.suffix
+def test_every_hop_of_a_walk_exists():
+    for walk in re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        hops = re.findall(r"^\d+\. `([\w/.]+)::([\w.]+)`", walk, re.MULTILINE)
+        assert len(hops) == len(re.findall(r"^\d+\. ", walk, re.MULTILINE)) > 10, "each is `file::name`"
+        for file, name in hops:
+            found = rf"\b(class|def|function|const) {name.split('.')[-1]}\b"
+            assert re.search(found, (PACKAGE / file).read_text()), f"{file} has no {name}"
 
 
 if __name__ == "__main__":

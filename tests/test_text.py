@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selhn.base.errors import Damaged, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
 from selhn.data.batches import corrupt_words
 from selhn.text import Tokenizer, Vocabulary, WordPiece, load_tokenizer, split_words
 
@@ -121,44 +121,38 @@ def test_saved_and_loaded(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("{", "is not JSON"),
-        ("[]", "should hold one JSON object"),
-        ('{"word2idx": {"a": 0, "b": 2}}', "is not a vocabulary"),
-    ],
+    [("{", "JSON"), ("[]", "object"), ('{"word2idx": {"a": 0, "b": 2}}', "vocabulary")],
 )
 def test_damaged_vocabulary(tmp_path, content, message):
     (tmp_path / "vocabulary.json").write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(Damaged, match=message):
         load_tokenizer(tmp_path)
 
 
 def test_wrong_vocabularies(tmp_path):
-    with pytest.raises(ValueError, match="must begin with <pad> <start> <end> <unk>"):
+    with pytest.raises(SelhnError, match="<pad>"):
         Vocabulary(["a", "dog"])
-    with pytest.raises(ValueError, match="has 'dog' more than once"):
+    with pytest.raises(SelhnError, match="dog"):
         Vocabulary([*WORDS.words[:4], "dog", "dog"])
-    with pytest.raises(ValueError, match="max_length must be at least 3"):
+    with pytest.raises(SelhnError, match="max_length"):
         Vocabulary(WORDS.words, max_length=2)
-    with pytest.raises(ValueError, match="lower min_count"):
+    with pytest.raises(SelhnError, match="min_count"):
         Vocabulary.build(["a dog"], min_count=4)
-    with pytest.raises(ValueError, match="is missing or not a file"):
+    with pytest.raises(NotFound):
         Vocabulary.from_json(tmp_path / "nowhere.json")
-    with pytest.raises(ValueError, match="no tokenizer in"):
+    with pytest.raises(NotFound):
         load_tokenizer(tmp_path)
 
 
 def test_texts_that_cannot_be_encoded(as_a_user, pieces_folder):
     for tokenizer in (WORDS, WordPiece.load(pieces_folder)):
-        with pytest.raises(ValueError, match="text 1 is empty"):
+        with pytest.raises(SelhnError, match="text 1"):
             tokenizer.encode(["a dog", "  "])
-        with pytest.raises(ValueError, match="no texts"):
+        with pytest.raises(SelhnError, match="no texts"):
             tokenizer.encode([])
-        with pytest.raises(
-            ValueError, match=r"list of strings, got 'a dog': for one sentence, write \[sentence\]"
-        ):
+        with pytest.raises(SelhnError, match="a dog"):
             tokenizer.encode("a dog")
-        with pytest.raises(ValueError, match="list of strings, got None"):
+        with pytest.raises(SelhnError, match="None"):
             tokenizer.encode(["a dog", None])
 
 
@@ -197,13 +191,13 @@ def test_word_pieces_are_cut_at_the_positions_of_the_encoder(pieces_folder, tmp_
 
 def test_word_pieces_without_their_library_or_files(pieces_folder, monkeypatch):
     (pieces_folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ndog")
-    with pytest.raises(ValueError, match=r"has no \[MASK\]"):
+    with pytest.raises(SelhnError, match="MASK"):
         WordPiece.load(pieces_folder)
     (pieces_folder / "vocab.txt").unlink()
-    with pytest.raises(ValueError, match="neither tokenizer.json nor vocab.txt"):
+    with pytest.raises(NotFound):
         WordPiece.load(pieces_folder)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match=r"pip install .*\[text\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[text\]"):
         WordPiece.load(pieces_folder)
 
 
@@ -265,9 +259,9 @@ def test_no_share_no_change_and_wrong_shares():
     tokens, mask, changed, kept = corrupt(["w1 w2 w3", "w4"], WORDS, share=0.0)
     assert torch.equal(changed, tokens)
     assert torch.equal(kept, mask)
-    with pytest.raises(ValueError, match="share must be between 0 and 1"):
+    with pytest.raises(SelhnError, match="share"):
         corrupt(["w1"], WORDS, share=1.5)
-    with pytest.raises(ValueError, match="has no <mask>: read it with"):
+    with pytest.raises(SelhnError, match="<mask>"):
         corrupt(["w1"], Vocabulary(WORDS.words[:-1]))
 
 
@@ -285,16 +279,16 @@ def test_tokens_are_spelled_for_people():
 
 def test_damaged_files_are_named(pieces_folder, tmp_path):
     (pieces_folder / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match="tokenizer.json is not JSON"):
+    with pytest.raises(Damaged, match="tokenizer.json"):
         WordPiece.load(pieces_folder)
     (tmp_path / "v.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"v\.json is not JSON"):
+    with pytest.raises(Damaged, match="v.json"):
         Vocabulary.from_json(tmp_path / "v.json")
 
 
 @pytest.mark.usefixtures("as_a_user")
 def test_a_length_that_is_no_number():
-    with pytest.raises(ValueError, match="max_length must be at least 3 .*got 'x'"):
+    with pytest.raises(SelhnError):
         Vocabulary(["<pad>", "<start>", "<end>", "<unk>"], "x")
 
 
@@ -362,5 +356,5 @@ def test_a_strangers_list_of_pieces(pieces_folder):
     with pytest.raises(Damaged, match="line 2"):
         WordPiece.load(pieces_folder)
     (pieces_folder / "vocab.txt").write_text("[PAD]\n[CLS]")
-    with pytest.raises(SelhnError, match=r"has no \[SEP\], \[UNK\], \[MASK\]"):
+    with pytest.raises(SelhnError, match="SEP"):
         WordPiece.load(pieces_folder)

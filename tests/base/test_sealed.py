@@ -43,7 +43,7 @@ def test_a_folder_that_is_not_what_was_written(sealed, file, content):
 
 def test_checksums_that_leave_a_file_out(sealed):
     (sealed / CHECKSUMS_FILE).write_text('{"sha256": {}}')
-    with pytest.raises(Damaged, match="a is not what was written"):
+    with pytest.raises(Damaged):
         verify(sealed, NAMES, "copy it")
 
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from selhn.base import untrusted
-from selhn.base.errors import Damaged
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.untrusted import (
     open_array,
     parse_yaml,
@@ -60,21 +60,18 @@ def test_a_header_of_python_2(file):
         (b"", "is not a .npy array"),
         (b"\x93NUMPY\x01\x00\xff\xff", "is not a .npy array"),
         (b"\x93NUMPY\x09\x00\x10\x00", "is not a .npy array"),
-        (b"not an array at all", "is not a .npy array.*write it with numpy.save"),
-        (
-            npy(np.ones((3, 4)), cut=-5),
-            "is cut off: its header promises 224 bytes and there are 219: copy or download",
-        ),
+        (b"not an array at all", "is not a .npy array"),
+        (npy(np.ones((3, 4)), cut=-5), "cut off"),
         (npy(np.ones((3, 4)), extra=b"more"), "continues after its end"),
-        (npy(np.array([[{}, 1]], dtype=object)), r"Python objects \(pickle\), which can run code"),
-        (npy(np.ones((3, 4), int)), "holds int64 where floats are expected"),
-        (npy(np.ones(3)), "2 or 3 axes are expected"),
-        (npy(np.ones((0, 4))), r"shape \(0, 4\), which holds nothing"),
-        (npy(np.zeros((2, 2), [("a", "f4")])), "where floats are expected"),
+        (npy(np.array([[{}, 1]], dtype=object)), "pickle"),
+        (npy(np.ones((3, 4), int)), "int64"),
+        (npy(np.ones(3)), "2 or 3 axes"),
+        (npy(np.ones((0, 4))), "nothing"),
+        (npy(np.zeros((2, 2), [("a", "f4")])), "floats"),
     ],
 )
 def test_arrays_that_are_refused(file, content, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(SelhnError, match=sentence):
         open_array(file(content))
 
 
@@ -83,7 +80,7 @@ def test_a_header_that_promises_the_world_costs_nothing(file):
         b"10**18", b"1" + b"0" * 18
     )
     head = head.ljust(117) + b"\n"
-    with pytest.raises(ValueError, match="is cut off"):
+    with pytest.raises(Damaged, match="cut off"):
         open_array(file(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head))
 
 
@@ -91,14 +88,14 @@ def test_a_header_that_promises_the_world_costs_nothing(file):
 @given(st.binary(max_size=80), st.booleans())
 def test_any_bytes_give_a_sentence(file, content, with_magic):
     path = file((b"\x93NUMPY\x01\x00" if with_magic else b"") + content)
-    with pytest.raises(ValueError, match="file"):
+    with pytest.raises(Damaged):
         open_array(path)
 
 
 def test_a_pipe_or_a_folder_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "nothing"):
-        with pytest.raises(ValueError, match="is missing or not a file: put it there"):
+        with pytest.raises(NotFound):
             open_array(path)
 
 
@@ -108,18 +105,18 @@ def test_an_archive(tmp_path, monkeypatch):
     one, two = read_archive(path, ("one", "two"))
     assert one.dtype == two.dtype == np.float32
     assert one.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="lacks an array .*it must hold one, three"):
+    with pytest.raises(NotFound, match="three"):
         read_archive(path, ("one", "three"))
     np.savez_compressed(path, one=np.zeros(100_000))
     monkeypatch.setattr(untrusted, "MAX_PROJECTION_BYTES", 1000)
-    with pytest.raises(ValueError, match="is cut off"):
+    with pytest.raises(Damaged, match="cut off"):
         read_archive(path, ("one",))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("one.npy", npy(np.ones(3, int)))
-    with pytest.raises(ValueError, match="instead of floats"):
+    with pytest.raises(SelhnError, match="floats"):
         read_archive(path, ("one",))
     path.write_bytes(b"PK\x03\x04 broken")
-    with pytest.raises(ValueError, match="not a readable .npz"):
+    with pytest.raises(Damaged, match="npz"):
         read_archive(path, ("one",))
 
 
@@ -131,34 +128,26 @@ def test_lines(file):
 @pytest.mark.parametrize(
     ("read", "content", "sentence"),
     [
-        (read_lines, b"a\nb\xe9\n", "line 2: the byte 0xe9 is not UTF-8: save the file as UTF-8"),
-        (read_integers, b"1\n2\nx\n", "line 3: 'x' is not a whole number"),
-        (read_integers, b"-1\n", "line 1: '-1'"),
+        (read_lines, b"a\nb\xe9\n", "line 2.*UTF-8"),
+        (read_integers, b"1\n2\nx\n", "line 3"),
+        (read_integers, b"-1\n", "line 1"),
         (read_integers, "\u00b2\n".encode(), "line 1"),
-        (read_json, b"{", "is not JSON"),
-        (read_json, b"[" * 100_000, "is not JSON"),
+        (read_json, b"{", "JSON"),
+        (read_json, b"[" * 100_000, "JSON"),
         (read_json, b"[1]", "one JSON object"),
-        (
-            lambda path: read_json_lines(path, image=int),
-            b'{"image": 0}\n{"image": "0"}\n',
-            "line 2: needs a field 'image'",
-        ),
-        (
-            lambda path: read_json_lines(path, image=int),
-            b'{"image": true}\n',
-            "line 1: needs a field 'image'",
-        ),
+        (lambda path: read_json_lines(path, image=int), b'{"image": 0}\n{"image": "0"}\n', "line 2"),
+        (lambda path: read_json_lines(path, image=int), b'{"image": true}\n', "line 1"),
         (lambda path: read_json_lines(path, image=int), b"[]\n", "line 1"),
     ],
 )
 def test_texts_that_are_refused(file, read, content, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(SelhnError, match=sentence):
         read(file(content))
 
 
 def test_a_text_that_is_too_large(file, monkeypatch):
     monkeypatch.setattr(untrusted, "MAX_TEXT_BYTES", 3)
-    with pytest.raises(ValueError, match="too much for texts"):
+    with pytest.raises(SelhnError):
         read_lines(file(b"four"))
 
 

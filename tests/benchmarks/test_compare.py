@@ -1,19 +1,15 @@
 """The comparison of losses: rows as data, resumed without a run twice, averages from kept scores."""
 
 import csv
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-import workers
 from compare import COLUMNS, Results, average, scores_file
-from experiments import SETS, Experiment, experiment
+from experiments import SETS, Experiment
 from one_run import Job, WarmRunner, centred
-from unlucky import answer
-from workers import Workers
 
 from selhn.data import load_data
 from selhn.eval import ensemble, recall
@@ -135,78 +131,3 @@ def test_every_set_names_known_recipes_once():
             assert set(one.members) <= runs
             if not one.members:
                 assert Job(one.name, "f8k", "data", one.recipe, (), 0).config().train.epochs > 1
-
-
-def test_the_name_of_an_experiment():
-    assert experiment("rvse", "selhn") == Experiment("rvse_selhn", "rvse_selhn")
-    assert experiment("rvse", "hn", "batch_size=128") == experiment("rvse", "hn")
-    one = experiment("rvse", "tal temperature=0.05", "batch_size=32")
-    assert one.name == "rvse_tal/temperature=0.05,batch_size=32"
-    assert one.recipe == "rvse_selhn"
-    assert one.settings == ("loss=tal", "loss.temperature=0.05", "batch_size=32")
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_workers_survive_what_a_run_does(number):
-    outcomes = list(Workers(answer, number).run([1, 7, 2, 13, 99, 3]))
-    assert {one.job: one.result for one in outcomes} == {1: 1, 2: 4, 3: 9, 7: None, 13: None, 99: None}
-    errors = {one.job: one.error for one in outcomes if one.error}
-    assert errors[13] == "ValueError: 13 is unlucky"
-    assert errors[99] == "ValueError: 99 is unlucky"
-    assert errors[7] == "its process died (exit code 3)"
-
-
-def test_workers_start_nothing_when_the_time_is_up():
-    assert list(Workers(answer, 2).run([1, 2], until=0.0)) == []
-
-
-@pytest.mark.parametrize(("starts", "serves"), [(True, True), (True, False), (False, False)])
-def test_mps_is_used_only_where_it_serves(tmp_path, monkeypatch, starts, serves):
-    """A stand-in for NVIDIA's program, which writes down how it was called."""
-    daemon, said = tmp_path / "nvidia-cuda-mps-control", tmp_path / "said"
-    daemon.write_text(
-        f'#!/bin/sh\n[ "$1" = -d ] && echo start >> {said} && exit {int(not starts)}\ncat >> {said}\n'
-    )
-    daemon.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(workers, "PROBE", ["/bin/sh", "-c", f"exit {int(not serves)}"])
-    with workers.device_shared_by_kernels() as shared:
-        assert shared == serves
-        assert ("CUDA_MPS_PIPE_DIRECTORY" in os.environ) == serves, (
-            "a run must not look for a daemon that is not there"
-        )
-    assert said.read_text().splitlines() == (["start", "quit -t 5"] if starts else ["start"])
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-
-
-def test_without_mps_runs_take_turns(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with workers.device_shared_by_kernels() as shared:
-        assert not shared
-
-
-@pytest.mark.gpu
-def test_a_warm_run_on_a_gpu_keeps_the_features_where_they_are():
-    settings = (
-        "data.images=200",
-        "model.dim=128",
-        "model.word_dim=64",
-        "epochs=2",
-        "batch_size=64",
-        "device=cuda",
-    )
-    runner = WarmRunner()
-    rows = []
-    for seed in (0, 1):
-        rows.append(runner.run(Job("run", "world", "world", "rvse_selhn", settings, seed)))
-    (data,) = runner.data.values()
-    assert data.train.features.store.is_cuda
-    assert {row["steps"] for row in rows} == {"recorded"}
-
-    def held():
-        torch._C._cuda_clearCublasWorkspaces()  # torch keeps one for every stream, and a run has a stream of its own
-        return torch.cuda.memory_allocated()
-
-    left = held()
-    runner.run(Job("run", "world", "world", "rvse_selhn", settings, 2))
-    assert held() <= left + 2**20, "a run leaves something behind"

@@ -1,22 +1,13 @@
-import math
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn_logs import anchor_loss, recalls
-from drawn_verdicts import KINDS, column_of, common, drawn, has_enough, learns, report, stalls
+from drawn_logs import anchor_loss
+from drawn_verdicts import KINDS, column_of, common, drawn, has_enough, report
 
 from selhn.diagnose import from_rows
 from selhn.losses import create_loss
-
-
-def test_a_seed_decides_the_logs():
-    def numbers(seed):
-        return [rows for _, rows in drawn("T-HN stalls", seed, 3)]
-
-    assert numbers(1) == numbers(1)
-    assert numbers(1) != numbers(2)
 
 
 def test_there_are_enough_kinds_of_both_ends():
@@ -31,27 +22,6 @@ def test_equal_scores_have_the_plateau_of_the_loss(loss):
     settings = {"margin": 0.2, "temperature": 0.05} if loss == "tal" else {}
     plateau = create_loss(loss, **settings).plateau(64)
     assert anchor_loss(run, np.zeros(64), 0.0, loss) == pytest.approx(plateau, rel=0.01)
-
-
-def test_recalls_are_those_expected():
-    run = replace(common(random.Random(0)), images=1000, texts=5)
-    draws = random.Random(0)
-
-    def mean(expected):
-        return sum(recalls(run, expected, draws) for _ in range(50)) / 50
-
-    assert mean(None) == pytest.approx(3.19, abs=0.3)
-    assert mean(300.0) == pytest.approx(300, abs=3)
-
-
-def test_a_log_that_learns_and_one_that_stalls():
-    chance = random.Random(0)
-    for shape, separated in ((learns, True), (stalls, False)):
-        run = shape(common(chance), chance)
-        rows = next(drawn("learns" if separated else "T-HN stalls", 0, 1))[1]
-        last = [row for row in rows if "delta_s" in row][-1]
-        assert (last["delta_s"] > 0.03) == separated
-        assert math.isfinite(run.spread(0.5))
 
 
 def test_what_counts_as_right():

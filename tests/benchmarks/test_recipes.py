@@ -1,17 +1,15 @@
 """Recipes are screened on dev alone, continued where they were cut, and read test only when they are fixed."""
 
-import json
 import subprocess
 import sys
 from argparse import Namespace
 
 import pytest
 import recipes
-from one_run import Job, WarmRunner, learning_rate
-from recipes import append, fixed_at, jobs_of, key, read_results, read_table, screen, spread, summary
-from workers import Outcome, Workers
+from one_run import Job, WarmRunner
+from recipes import fixed_at, jobs_of, key, read_results, read_table, screen
+from workers import Outcome
 
-from selhn.training import TrainConfig
 from selhn.training import loop as training_loop
 
 pytestmark = pytest.mark.usefixtures("small_dev_and_test")
@@ -94,23 +92,6 @@ def test_what_is_done_is_skipped_and_a_line_that_was_cut_is_done_again(tmp_path,
     assert "failed: bad seed 0: no" in capsys.readouterr().out
 
 
-def test_processes_have_no_more_threads_than_the_environment_allows(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [Workers(print, number).threads for number in (1, 8, 99)] == [16, 2, 1]
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert [Workers(print, number).threads for number in (1, 8, 99)] == [3, 2, 1]
-
-
-def test_tables_that_are_none(tmp_path):
-    for text in ("alone\n", "twice rvse_selhn\ntwice rvse_hn\n"):
-        (tmp_path / "table.txt").write_text(text)
-        with pytest.raises(SystemExit, match="is not a row"):
-            read_table(tmp_path / "table.txt")
-    with pytest.raises(SystemExit, match="no row of .* is called nothing"):
-        jobs_of(arguments(tmp_path, only=["nothing"]), set())
-
-
 def test_test_is_read_for_committed_recipes_only(tmp_path, monkeypatch, capsys):
     def git(*words):
         subprocess.run(
@@ -135,26 +116,3 @@ def test_test_is_read_for_committed_recipes_only(tmp_path, monkeypatch, capsys):
         recipes.main()
     assert refused.value.code == 2
     assert "write the settings into the table" in capsys.readouterr().err
-
-
-def test_the_summary_and_the_words(tmp_path):
-    line = {
-        "name": "a",
-        "recipe": "rvse",
-        "settings": "",
-        "seed": 0,
-        "dev": [1, 2],
-        "dev_rsum": 2.0,
-        "best_epoch": 2,
-    }
-    better = {**line, "name": "b", "settings": "ema=0.9", "dev_rsum": 3.0, "test": {"rsum": 7.0}}
-    for one in (line, {**line, "seed": 1, "dev_rsum": 2.5}, better):
-        append(tmp_path / "below" / "runs.jsonl", one)
-    text = summary(read_results(tmp_path / "below" / "runs.jsonl")).splitlines()
-    assert text[2].split("|")[1].strip() == "b"
-    assert "2.2 ± 0.4" in text[3]
-    assert spread([]) == "-"
-    assert json.dumps(line)
-    assert learning_rate(TrainConfig(schedule="cosine", lr_warmup=1)) == "cosine, rising for 1 epochs"
-    assert learning_rate(TrainConfig(decay_at=(3,))) == "x0.1 at epoch 3"
-    assert learning_rate(TrainConfig(decay_at=(3,), schedule="constant")) == "constant"

@@ -44,7 +44,7 @@ def test_adjacency_by_hand():
 
 @pytest.mark.parametrize("words", [0, 10**6])
 def test_no_number_of_concepts(words):
-    with pytest.raises(SelhnError, match="the number of concepts"):
+    with pytest.raises(SelhnError, match="number"):
         build_graph(CAPTIONS, words)
     with pytest.raises(SelhnError, match="no words"):
         build_graph(["the one", "..."])

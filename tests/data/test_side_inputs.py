@@ -40,10 +40,10 @@ def test_they_are_read_when_they_are_used():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(SelhnError, match="unknown side input 'concept': did you mean 'concepts'"):
+    with pytest.raises(SelhnError, match="did you mean"):
         make_split(concept=torch.ones(4, 2))
     for wrong in (torch.ones(3, 2), torch.ones(4), torch.full((4, 2), math.nan)):
-        with pytest.raises(SelhnError, match="test: concepts h"):
+        with pytest.raises(SelhnError, match="concepts"):
             make_split(concepts=wrong).side["concepts"]
 
 
@@ -109,7 +109,7 @@ def test_files_of_the_authors_programs(tmp_path):
     np.save(tmp_path / "train_dependencies.npy", np.zeros((4, 1, 2), np.int64))
     assert load_data(tmp_path).train.side["dependencies"].shape == (4, 1, 2), "our own file comes first"
     (tmp_path / "dev_caps.json").write_text("[[[0, -2]], [], [], []]")
-    with pytest.raises(Damaged, match="dev_caps.json, caption 0"):
+    with pytest.raises(Damaged, match="caption 0"):
         load_data(tmp_path).dev.side["dependencies"]
     assert "problem" in str(check(tmp_path))
 

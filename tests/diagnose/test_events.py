@@ -62,7 +62,7 @@ def test_junk_is_a_sentence_or_nothing(file, junk):
 
 def test_a_length_that_cannot_be(file):
     file.write_bytes(struct.pack("<QI", LONGEST_RECORD + 1, 0))
-    with pytest.raises(Damaged, match="at byte 0 claims 16,777,217 bytes"):
+    with pytest.raises(Damaged, match="byte 0"):
         read_events(file)
     file.write_bytes(HEADER + record(b"\x2a\xff\x01"))
     with pytest.raises(Damaged, match=f"the record at byte {len(HEADER)}"):

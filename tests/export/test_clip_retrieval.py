@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.export import Embedded, write_clip_retrieval
 from selhn.search import Record
 
@@ -91,14 +92,14 @@ def test_nothing_is_left_of_a_folder_that_fails(tmp_path):
 
     with pytest.raises(OSError, match="full"):
         write_clip_retrieval(parts(), tmp_path / "out")
-    with pytest.raises(ValueError, match="nothing to export"):
+    with pytest.raises(SelhnError, match="nothing"):
         write_clip_retrieval([some(3, captions=0)], tmp_path / "out", "pair")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="already exists"):
+    with pytest.raises(SelhnError, match="exists"):
         write_clip_retrieval([some()], tmp_path)
 
 
 def test_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"need pyarrow: pip install .*\[export\]"):
+    with pytest.raises(MissingExtra, match=r"need pyarrow: pip install .*\[export\]"):
         write_clip_retrieval([some()], tmp_path / "out")

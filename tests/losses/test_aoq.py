@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loss_cases import KINDS, blocks_of, hinge, make_embeddings, make_ids, make_scores
 
+from selhn.base.errors import SelhnError
 from selhn.losses import AOQ, OfflineScores, TripletHN
 
 FORMS = {
@@ -162,22 +163,21 @@ def test_half_precision_is_worked_on_in_float32(dtype):
 @pytest.mark.parametrize(
     ("negative", "pair", "message"),
     [
-        (torch.zeros(2, 3), torch.zeros(2, 4), r"negative of OfflineScores .* \(2, 4\).*got \(2, 3\)"),
-        (torch.zeros(2, 4), torch.zeros(4), r"pair of OfflineScores .* got \(4,\)"),
-        (torch.zeros(2, 4), torch.full((2, 4), math.nan), "pair has a NaN"),
-        (torch.zeros(2, 4), [[0.0]], "pair must be a torch tensor, got list"),
+        (torch.zeros(2, 3), torch.zeros(2, 4), "negative of"),
+        (torch.zeros(2, 4), torch.zeros(4), "pair of"),
+        (torch.zeros(2, 4), torch.full((2, 4), math.nan), "NaN"),
+        (torch.zeros(2, 4), [[0.0]], "list"),
     ],
 )
 def test_bad_offline_scores(negative, pair, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SelhnError, match=message):
         AOQ()(torch.zeros(4, 4), given=OfflineScores(negative, pair))
 
 
 def test_only_offline_scores_are_taken():
-    message = "AOQ takes the scores of offline negatives, got Tensor: pass given=OfflineScores"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SelhnError):
         AOQ()(torch.zeros(4, 4), given=torch.zeros(2, 4))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SelhnError):
         AOQ().from_embeddings(torch.zeros(4, 3), torch.zeros(4, 3), given=torch.zeros(2, 4))
 
 
@@ -187,15 +187,8 @@ def test_without_offline_scores_it_is_hardest_negative_mining():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"alpha": 0}, "alpha must be a number > 0, got 0"),
-        ({"beta": -1.0}, "beta must be a number >= 0, got -1.0"),
-        ({"offline_margin": -0.1}, "offline_margin must be a number >= 0, got -0.1"),
-        ({"depth": 0}, "depth must be a number > 0, got 0"),
-        ({"refresh": 0}, "refresh must be a number > 0, got 0"),
-    ],
+    ("name", "value"), [("alpha", 0), ("beta", -1.0), ("offline_margin", -0.1), ("depth", 0), ("refresh", 0)]
 )
-def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        AOQ(**settings)
+def test_bad_settings(name, value):
+    with pytest.raises(SelhnError, match=name):
+        AOQ(**{name: value})

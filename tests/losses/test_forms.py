@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from loss_cases import CASES, blocks_of, make_embeddings, make_ids, plain_torch
 from torch import func
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Products
 from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, anchors, rows, score_blocks
 from selhn.losses.anchors import anchor_statistics
@@ -263,21 +264,17 @@ def test_frozen_side():
 @pytest.mark.parametrize(
     ("images", "texts", "message"),
     [
-        (torch.zeros(3, 4), torch.zeros(5, 4), "must have one shape"),
-        (torch.zeros(3), torch.zeros(3), r"image_emb must have shape \(B, d\)"),
-        (torch.zeros(0, 4), torch.zeros(0, 4), r"B, d >= 1, got \(0, 4\)"),
-        (torch.zeros(3, 4), torch.zeros(3, 4).double(), "must agree in dtype and device"),
-        (
-            torch.zeros(3, 4),
-            torch.full((3, 4), torch.nan),
-            r"text_emb has a NaN or infinite value, first at \[0, 0\]",
-        ),
-        (torch.zeros(3, 4).int(), torch.zeros(3, 4), "image_emb must hold floating-point numbers"),
-        ([[1.0]], torch.zeros(1, 1), "image_emb must be a torch tensor, got list"),
+        (torch.zeros(3, 4), torch.zeros(5, 4), "one shape"),
+        (torch.zeros(3), torch.zeros(3), "image_emb must have shape"),
+        (torch.zeros(0, 4), torch.zeros(0, 4), ">= 1"),
+        (torch.zeros(3, 4), torch.zeros(3, 4).double(), "dtype"),
+        (torch.zeros(3, 4), torch.full((3, 4), torch.nan), "text_emb has a NaN"),
+        (torch.zeros(3, 4).int(), torch.zeros(3, 4), "floating-point"),
+        ([[1.0]], torch.zeros(1, 1), "list"),
     ],
 )
 def test_bad_embeddings(images, texts, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SelhnError, match=message):
         TripletSelHN().from_embeddings(images, texts)
 
 

@@ -36,7 +36,3 @@ def test_a_learnt_temperature_by_scaled_embeddings():
         loss.detach(), InfoNCE(temperature=1 / 14)(images @ texts.T), rtol=1e-12, atol=1e-12
     )
     assert scale.grad != 0
-
-
-def test_its_settings_are_its_own():
-    assert repr(InfoNCE()) == "InfoNCE(reduction='mean', temperature=0.07, learn=False)"

@@ -2,6 +2,7 @@ import pytest
 import torch
 from loss_cases import make_ids, make_scores
 
+from selhn.base.errors import SelhnError
 from selhn.losses import MetaSPN, TripletHN
 
 
@@ -57,5 +58,5 @@ def test_weights_carry_gradient_into_the_network_alone():
 
 @pytest.mark.parametrize("setting", ["hidden", "weight_lr"])
 def test_bad_settings(setting):
-    with pytest.raises(ValueError, match=f"{setting} must be a number > 0, got 0"):
+    with pytest.raises(SelhnError, match=setting):
         MetaSPN(**{setting: 0})

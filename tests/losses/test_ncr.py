@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loss_cases import KINDS, blocks_of, hinge, make_embeddings, make_ids, make_scores
 
+from selhn.base.errors import SelhnError
 from selhn.losses import NCR, PairLabels, TripletHN, TripletSelHN
 
 SOFTNESS = {
@@ -138,7 +139,7 @@ def test_from_embeddings_with_labels():
         strict=True,
     ):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match="adds a separate margin to every score and needs the matrix"):
+    with pytest.raises(SelhnError):
         NCR.official().from_embeddings(images, texts, given=labels)
     warming = NCR.official(warmup_epochs=1)
     torch.testing.assert_close(
@@ -218,16 +219,16 @@ def test_labels_carry_no_gradient():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (torch.ones(3), r"one per pair, of shape \(4,\), got \(3,\)"),
-        (torch.ones(4, 4), r"one per pair, of shape \(4,\), got \(4, 4\)"),
-        (torch.ones(4).int(), "given must hold floating-point numbers"),
-        ([1.0] * 4, "given must be a torch tensor, got list"),
+        (torch.ones(3), r"got \(3,\)"),
+        (torch.ones(4, 4), r"got \(4, 4\)"),
+        (torch.ones(4).int(), "floating-point"),
+        ([1.0] * 4, "list"),
     ],
 )
 def test_bad_labels(labels, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SelhnError, match=message):
         NCR()(torch.zeros(4, 4), given=labels)
-    with pytest.raises(ValueError, match=r"of shape \(4,\) or \(4, 4\), got \(3,\)"):
+    with pytest.raises(SelhnError):
         NCR.official()(torch.zeros(4, 4), given=torch.ones(3))
 
 
@@ -263,7 +264,7 @@ def test_pairs_that_are_left_out():
 @pytest.mark.usefixtures("as_a_user")
 def test_pair_labels_of_another_batch():
     for labels, trained in ((torch.ones(2, 3), None), (torch.ones(4), torch.ones(2, 4, dtype=torch.bool))):
-        with pytest.raises(ValueError, match="must end in the 4 pairs, got shapes"):
+        with pytest.raises(SelhnError):
             NCR()(torch.zeros(4, 4), given=PairLabels(labels, trained))
 
 

@@ -64,9 +64,7 @@ def test_what_is_hardly_ever_meant_is_said_where_it_is_written(call, message):
 
 @pytest.mark.usefixtures("as_a_user")
 def test_two_embeddings_are_not_scores_and_ids():
-    with pytest.raises(
-        SelhnError, match=r"two embeddings were passed.*from_embeddings\(image_emb, text_emb\)"
-    ):
+    with pytest.raises(SelhnError, match="from_embeddings"):
         TripletSelHN()(SCORES, SCORES)
 
 

@@ -23,5 +23,5 @@ def test_neighbours_count():
     before = score_batch(model, batch)
     batch.side["adjacency"] = batch.side["adjacency"].flip(1)
     assert not torch.allclose(before, score_batch(model, batch))
-    with pytest.raises(SelhnError, match="cmcan needs the adjacency of images, .* made from boxes"):
+    with pytest.raises(SelhnError):
         model.encode_images(batch.regions)

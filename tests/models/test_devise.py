@@ -72,9 +72,9 @@ def test_files_that_are_no_word_vectors(tmp_path, last, kind):
 
 def test_word_vectors_that_do_not_fit(tmp_path):
     (tmp_path / "french.txt").write_text("chien 1 2 3\n")
-    with pytest.raises(SelhnError, match="none of the 40 words"):
+    with pytest.raises(SelhnError, match="none of"):
         create_model("devise", tokenizer=WORDS, feature_dim=4, dim=3, word_vectors=tmp_path / "french.txt")
     with pytest.raises(NotFound):
         create_model("devise", tokenizer=WORDS, feature_dim=4, dim=3, word_vectors=tmp_path / "nowhere.txt")
-    with pytest.raises(SelhnError, match="looked up by word"):
+    with pytest.raises(SelhnError, match="looked up"):
         create_model("devise", vocab_size=9, word_vectors=tmp_path / "french.txt")

@@ -66,7 +66,7 @@ def test_two_embeddings_through_everything(data, tmp_path):
     regions, _ = data.test.features.gather(torch.arange(3))
     index = selhn.Index.build(model, [Item(COLOURS[i], regions=regions[i]) for i in range(3)])
     assert [index.search(f"something {colour}", k=1)[0].id for colour in COLOURS] == list(COLOURS)
-    with pytest.raises(SelhnError, match="register"):
+    with pytest.raises(SelhnError):
         model.save(tmp_path / "model")
 
 
@@ -113,11 +113,11 @@ def test_a_registered_one_is_saved(data, tmp_path, monkeypatch):
 
 
 def test_what_is_missing(data):
-    with pytest.raises(SelhnError, match="two functions that embed, or scores="):
+    with pytest.raises(SelhnError, match="scores="):
         selhn.adapt(None, images=lambda *given: None)
     wrong = selhn.adapt(Theirs(9), images=lambda *given: (), texts=lambda *given: ())
-    with pytest.raises(SelhnError, match=r"images= returned tuple for 1 images: it must return a tensor"):
+    with pytest.raises(SelhnError, match="tuple"):
         wrong.encode_images(torch.rand(1, 5, 48))
     one = selhn.adapt(Theirs(9), images=lambda regions, mask: regions[:1, 0], texts=lambda *given: ())
-    with pytest.raises(SelhnError, match=r"images= returned a tensor \(1, 48\) for 3 images"):
+    with pytest.raises(SelhnError, match=r"\(1, 48\)"):
         one.encode_images(torch.rand(3, 5, 48))

@@ -58,8 +58,8 @@ def test_cosines_in_blocks():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(SelhnError, match="dim=16 does not divide into blocks=5"):
+    with pytest.raises(SelhnError, match="blocks"):
         create_model("gsmn_dense", vocab_size=9, dim=16, blocks=5)
     model, batch = make_model("gsmn_dense"), make_batch()
-    with pytest.raises(SelhnError, match="gsmn_dense needs the boxes of images, .*_boxes.npy"):
+    with pytest.raises(SelhnError, match="boxes"):
         model.encode_images(batch.regions)

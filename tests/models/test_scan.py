@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from selhn.base.errors import NotFound
 from selhn.models import create_model
 
 
@@ -8,7 +9,7 @@ def test_settings_travel():
     model = create_model("scan_i2t_lse", vocab_size=5, dim=8, smooth=11, lambda_lse=20)
     assert (model.head.smooth, model.head.lambda_lse, model.head.directions) == (11, 20, ("i2t",))
     assert model.settings["lambda_lse"] == 20
-    with pytest.raises(ValueError, match="scan_t2i_avg has no setting 'lambda_lse'"):
+    with pytest.raises(NotFound):
         create_model("scan_t2i_avg", vocab_size=5, lambda_lse=6.0)
 
 

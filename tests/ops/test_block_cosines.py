@@ -218,7 +218,3 @@ def test_where_the_kernels_work():
     assert not can_attend_in_blocks(contexts.double(), queries.double(), 4)
     assert not can_attend_in_blocks(contexts[:0], queries, 4)
     assert not can_attend_in_blocks(torch.zeros(2, 200, 64, device="cuda"), queries, 4)
-
-
-def test_not_without_a_gpu():
-    assert not can_attend_in_blocks(torch.zeros(2, 3, 64), torch.zeros(2, 3, 64), 4)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selhn.ops import Fragments, Pairing, attended_cosines, fragments, pairing
+from selhn.ops import Fragments, Pairing, attended_cosines, pairing
 
 
 def padded(items, size, whole=False):
@@ -143,10 +143,6 @@ def test_without_gradients_nothing_is_kept_for_them(monkeypatch):
         assert score_in_blocks(block_score, replace(some, byte_budget=12), some, 1).shape == (4, 4)
 
 
-def test_budgets_by_device():
-    assert fragments.default_byte_budget(torch.device("cpu")) == fragments.CPU_BYTE_BUDGET
-
-
 @pytest.mark.parametrize(("images", "texts"), [(0, 3), (3, 0)])
 def test_nothing_to_score(images, texts):
     some = replace(padded(images, 2), byte_budget=8)
@@ -167,19 +163,3 @@ def test_several_results_are_joined_place_by_place():
     assert sum(sizes) == 42
     for ours, whole in zip(in_blocks, score(images, texts), strict=True):
         assert torch.equal(ours, whole)
-
-
-@pytest.mark.parametrize(
-    ("given", "planned"),
-    [
-        ((5, 6, 30), (5, 6)),
-        ((100, 100, 25), (5, 5)),
-        ((100, 4, 40), (10, 4)),
-        ((3, 100, 30), (3, 10)),
-        ((9, 9, 1), (1, 1)),
-        ((50, 20, 60, True), (50, 1)),
-        ((50, 20, 10, True), (50, 1)),
-    ],
-)
-def test_the_plan_of_blocks(given, planned):
-    assert fragments.plan_blocks(*given) == planned

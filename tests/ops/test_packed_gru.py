@@ -5,14 +5,6 @@ from torch import nn
 from selhn.ops.gru import packed_gru, packed_order
 
 
-def test_rows_stand_step_after_step_the_longest_sequence_first():
-    ahead, back, rows_of_step = packed_order(torch.tensor([1, 3, 0, 3]), 4)
-    assert rows_of_step == [3, 2, 2, 0]
-    # Sequence 1 begins at row 4 of the padded ones, sequence 3 at row 12, sequence 0 at row 0.
-    assert ahead.tolist() == [4, 12, 0, 5, 13, 6, 14]
-    assert back.tolist() == [6, 14, 0, 5, 13, 4, 12]
-
-
 @pytest.mark.parametrize("lengths", [[4], [2, 5, 1, 5], [3, 3, 3], [0, 2], [0, 0]])
 @pytest.mark.parametrize("wants_input", [False, True])
 def test_states_and_gradients_are_those_of_each_sequence_alone(lengths, wants_input):

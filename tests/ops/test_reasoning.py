@@ -146,9 +146,3 @@ def test_repeatable_and_without_waiting_for_the_device():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(torch.equal(a, b) for a, b in zip(first, second))
-
-
-def test_not_without_a_gpu_or_in_full_precision():
-    nodes = torch.zeros(2, 3, 4, 16)
-    assert not can_reason(nodes)
-    assert not can_reason(nodes.half())

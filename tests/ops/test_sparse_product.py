@@ -58,9 +58,3 @@ def test_equals_dense(dtype, collapsed, with_base):
 def test_equals_dense_on_a_gpu(dtype, collapsed, with_base):
     for case in CASES:
         assert_like_dense(*case, "cuda", dtype, collapsed, with_base)
-
-
-def test_transposed():
-    edges, emb = make_edges(6, 9, 30, 0), torch.randn(6, 4, generator=torch.Generator().manual_seed(2))
-    actual = sparse_product(edges.mT, emb, 9, None, torch.float32)
-    torch.testing.assert_close(actual.double(), dense(edges, 6, 9).mT @ emb.double(), rtol=1e-5, atol=1e-5)

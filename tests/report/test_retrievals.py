@@ -4,6 +4,7 @@ import pytest
 import torch
 import yaml
 
+from selhn.base.errors import NotFound
 from selhn.data import load_data
 from selhn.report import retrievals as module
 from selhn.report.records import read_runs
@@ -40,17 +41,6 @@ def test_answers_and_the_first_right_one():
     assert [one.right for one in near] == [True, True, False, False, False]
     tied = answers(torch.zeros(3), torch.tensor([True, False, False]))
     assert [one.right for one in tied] == [False, False, True]
-
-
-def test_the_first_images_of_a_split():
-    whole = load_data("world", images=100).test
-    part = whole.first(7)
-    assert (part.num_images, part.num_texts) == (7, 35)
-    assert part.captions == list(whole.captions[:35])
-    regions, mask = part.features.gather(torch.arange(7))
-    torch.testing.assert_close(regions, whole.features.gather(torch.arange(7))[0])
-    assert whole.first(10_000).num_images == whole.num_images
-    assert part.features.to("cpu").num_images == 7
 
 
 def test_the_best_run_is_shown_and_the_others_are_compared(trained, monkeypatch):
@@ -100,12 +90,12 @@ def test_a_run_without_a_configuration_needs_data(write_run):
 
 def test_data_that_is_gone(trained, tmp_path):
     runs = read_runs([trained / "selhn"])
-    with pytest.raises(ValueError, match="no file or folder"):
+    with pytest.raises(NotFound):
         find_examples(runs, 1, data=str(tmp_path / "gone"))
     lost = replace(runs[0].config, data="gone")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(lost.to_dict()))
     moved = [replace(runs[0], folder=tmp_path / "run", config=lost)]
     assert "no file or folder 'gone'" in find_examples(moved, 1)["selhn"]
-    with pytest.raises(ValueError, match="no device 'abacus'"):
+    with pytest.raises(NotFound, match="abacus"):
         find_examples(runs, 1, device="abacus")

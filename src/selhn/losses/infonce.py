@@ -13,6 +13,7 @@ from selhn.base.types import Products, Reduction
 from selhn.losses.base import AbstractLoss, Learns
 from selhn.losses.checks import Scores, require_number
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 ALIGNED = 16
 """Kernels read embeddings whose width is a multiple of this."""
@@ -92,6 +93,7 @@ class ScaledLoss(Learns, AbstractLoss):
         return self.log_scale.clamp(max=math.log(SHARPEST)).exp()
 
 
+@loss("infonce", "-log(e^(s_p/t) / (e^(s_p/t) + sum_n e^(s_n/t)))", "Radford et al. (CLIP), ICML 2021")
 class InfoNCE(ScaledLoss):
     """The cross-entropy of an anchor's softmax over its positive and all of its negatives.
 

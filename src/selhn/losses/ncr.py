@@ -21,6 +21,7 @@ from selhn.losses.base import (
 )
 from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice, require_number
 from selhn.losses.statistics import AnchorStatistics, PerAnchor
+from selhn.losses.table import loss
 
 Softness = Literal["linear", "exponential", "sin"]
 MarginOf = Literal["anchor", "image"]
@@ -38,6 +39,7 @@ class PairLabels:
     per_score: bool = False
 
 
+@loss("ncr", "[max_n s_n - s_p + margin m(label)]+", "Huang et al. (NCR), NeurIPS 2021")
 class NCR(Scheduled, TakesGiven, AbstractLoss):
     """T-HN whose margin shrinks with the soft label of a pair: 1 for a true pair, 0 for a wrong one.
 

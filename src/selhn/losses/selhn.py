@@ -10,8 +10,10 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
 from selhn.losses.checks import ImageIds, ScoreRange, Scores, require_choice, require_number
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss("selhn", "hn if |max_n s_n - s_p| > epsilon else mean_n [s_n - s_p + margin]+", "Li et al., 2023")
 class TripletSelHN(AbstractLoss):
     """T-SelHN: mine the hardest negative only if it is separated from the positive, else average over all.
 

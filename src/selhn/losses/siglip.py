@@ -8,8 +8,15 @@ from selhn.base.types import Reduction
 from selhn.losses.checks import require_number
 from selhn.losses.infonce import ScaledLoss
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss(
+    "siglip",
+    "softplus(-s_p/t - bias) + sum_n softplus(s_n/t + bias)",
+    "Zhai et al. (SigLIP), ICCV 2023",
+    shift_invariant=False,
+)
 class SigLIP(ScaledLoss):
     """Every pair of an image and a text is its own yes-or-no question.
 

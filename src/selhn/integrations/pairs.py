@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from selhn.base.errors import SelhnError
 from selhn.base.types import Products
 from selhn.diagnose import Watch
-from selhn.losses import AbstractLoss, Scheduled, across_ranks, create_loss
+from selhn.losses import AbstractLoss, across_ranks, create_loss
 from selhn.losses.base import learnt_by
 from selhn.losses.checks import ImageIds
 
@@ -35,11 +35,11 @@ class PairLoss(nn.Module):
             loss.loss if isinstance(loss, PairLoss) else create_loss(loss) if isinstance(loss, str) else loss
         )
         name = type(loss).__name__
-        if isinstance(loss, Scheduled) and loss.warmup_epochs:
+        self.across_ranks = across_ranks(loss)
+        if loss.phase is not None:
             raise SelhnError(
                 f"{name} changes by epoch, which is not known here: use selhn, which needs no schedule"
             )
-        self.across_ranks = across_ranks(loss)
         if len(list(loss.parameters())) > len(learnt_by(loss)):
             raise SelhnError(
                 f"{name} learns in steps of its own, which only selhn.train makes: use it there, or selhn"

@@ -117,6 +117,12 @@ class InfoNCE(ScaledLoss):
         >>> loss = InfoNCE(temperature=0.07)(image_emb @ text_emb.T)
     """
 
+    # What docs/integrations/stuck.md says about it.
+    remedy = (
+        "check the temperature (1.0 on cosines hardly separates anything; CLIP starts at 0.07), then the learning "
+        "rate and its warm-up, and that the pairs belong together: in most runs InfoNCE leaves this value by itself"
+    )
+
     @property
     def needs(self) -> dict[str, Constants]:
         return {"log_sum_exp": self.constants[:1]}

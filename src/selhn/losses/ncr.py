@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import SelhnError, warn
 from selhn.base.types import Products, Reduction
 from selhn.losses.base import (
     AbstractLoss,
@@ -57,7 +57,8 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
     Args:
         margin, reduction: see `AbstractLoss`.
         softness: the function m.
-        warmup_epochs: how many epochs see all negatives; the authors take 5 on Flickr30K and 10 on MS-COCO.
+        warmup_epochs: how many epochs see all negatives, and no labels; the authors take 5 on Flickr30K and 10 on
+            MS-COCO. A loop that never calls `set_epoch` takes 0.
         average_over: what a mean hinge is divided by: an anchor's number of "negatives", or the "batch" size.
         margin_of: whose label sets the margin of a triplet: its "anchor"'s, or, as in the authors' program,
             its "image"'s, which for a text anchor is the negative; labels may then be a (B, B) matrix.
@@ -70,7 +71,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         label 0 still trains, with margin 0, until it beats its negatives.
 
     Example:
-        >>> loss_fn = NCR()
+        >>> loss_fn = NCR(warmup_epochs=0)
         >>> loss = loss_fn(image_emb @ text_emb.T, given=labels)
     """
 
@@ -78,7 +79,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         self,
         margin: float = 0.2,
         softness: Softness = "exponential",
-        warmup_epochs: int = 0,
+        warmup_epochs: int = 5,
         average_over: AverageOver = "negatives",
         margin_of: MarginOf = "anchor",
         reduction: Reduction = "mean",
@@ -137,6 +138,11 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
 
     def check_given(self, given: Any, batch: int) -> PairLabels:
         """Refuse labels that are not one number per pair, or a matrix if margins are the images'."""
+        if self.warming_up and self._epoch is None and not torch.compiler.is_compiling():
+            warn(
+                "NCR does not look at labels while it warms up, and was not told the epoch: call set_epoch(epoch) in "
+                "every epoch, or take NCR(warmup_epochs=0)"
+            )
         if not isinstance(given, PairLabels):
             check_floats("given", given)
             matrix = (batch, batch) if self.margin_of == "image" else None

@@ -18,9 +18,8 @@ from selhn.losses.checks import (
     Looks,
     ScoreRange,
     Scores,
-    check_embeddings,
     check_image_ids,
-    check_scores,
+    checked_scores,
     require_choice,
     require_number,
 )
@@ -54,7 +53,7 @@ class AbstractLoss(nn.Module, ABC):
     remedy: str | None = None
     """What helps if training with it stalls, where that is not what usually helps."""
     watches_plateau = True
-    """Whether a stalled run stays at `plateau`, or may also stay below it."""
+    """Whether a stalled run sits at `plateau`; False if it may also sit below."""
     takes_given = False
     """Whether it may be `given` more than scores: see `TakesGiven`."""
 
@@ -157,14 +156,8 @@ class AbstractLoss(nn.Module, ABC):
         `also` names further maxima, such as "hardest", for a probe. They are of the unchanged scores,
         computed in the same pass if the loss does not scale its scores, and stored in `raw` of the result.
         """
-        if isinstance(scores, Products):
-            check_embeddings(scores.images, scores.texts)
-            batch, device = len(scores), scores.images.device
-        else:
-            check_scores(scores)
-            batch, device = scores.shape[-1], scores.device
-            # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
-            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = checked_scores(scores)
+        batch, device = scores.shape[-1], scores.device
         self._looks(scores, self.made_for)
         given = self._checked(given, batch)
         ids = check_image_ids(image_ids, batch, device)

@@ -1,7 +1,6 @@
 """Symmetric softmax cross-entropy: van den Oord et al., 2018; Radford et al., CLIP, ICML 2021."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,8 +14,6 @@ from selhn.losses.checks import Scores, require_number
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
 from selhn.losses.table import loss
 
-ALIGNED = 16
-"""Kernels read embeddings whose width is a multiple of this."""
 SHARPEST = 100.0
 """The largest 1 / temperature that CLIP allows."""
 
@@ -70,11 +67,8 @@ class ScaledLoss(Learns, AbstractLoss):
         """Scores with learnt settings: times the scale, plus the bias."""
         if not self.learn:
             return scores
-        scale, shift = self._scale(), None if self._bias is None else self.learnt_bias
-        if isinstance(scores, Products):
-            return _scaled(scores, scale, shift)
-        scores = scores * scale
-        return scores if shift is None else scores + shift
+        scores = scores.mul(self._scale())
+        return scores if self._bias is None else scores.add(self.learnt_bias)
 
     def logits(self, scores: Float[Tensor, "*K B"]) -> Float[Tensor, "*K B"]:
         """Scores over temperature, plus bias; statistics have learnt ones applied already."""
@@ -133,17 +127,6 @@ class InfoNCE(ScaledLoss):
     def plateau(self, batch: int) -> float | None:
         """log B: every text is equally likely."""
         return math.log(batch)
-
-
-def _scaled(products: Products, scale: Float[Tensor, ""], shift: Float[Tensor, ""] | None) -> Products:
-    """Embeddings whose products are `scale * scores + shift`: the shift is one more column of both."""
-    images, texts = products.images * scale.to(products.images.dtype), products.texts
-    if shift is not None:
-        column = images.new_zeros(len(images), ALIGNED)
-        column[:, 0] = 1
-        images = torch.cat([images, column * shift.to(images.dtype)], dim=1)
-        texts = torch.cat([texts, column], dim=1)
-    return replace(products, images=images, texts=texts)
 
 
 def _present(start: float, learnt: float) -> float:

@@ -20,15 +20,14 @@ from selhn.base.types import Batch, Match
 from selhn.losses import STATISTICS, AbstractLoss
 from selhn.losses.base import known
 from selhn.losses.statistics import Needs, only_maxima, with_constants
-from selhn.models import AbstractMatcher, CrossAttention, encode_batch
-from selhn.models.matcher import trains_on_more
-from selhn.ops import Fragments
+from selhn.models import AbstractMatcher, encode_batch
+from selhn.models.matcher import pairs_apart, trains_on_more
 from selhn.training.protocols.shares import each_tensor
 
 
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
     """Refuse a model or a loss for which two passes are not the same step."""
-    if not (isinstance(model, CrossAttention) and model.pairs_apart) or trains_on_more(model):
+    if not pairs_apart(model) or trains_on_more(model):
         raise SelhnError(
             "two_pass=true scores some pairs again, apart from the others, and "
             f"{model.name or type(model).__name__} cannot: its scores are cheap, or depend on other pairs "
@@ -77,9 +76,8 @@ def match_in_two_passes(
         image, text = pairs // len(whole), pairs % len(whole)
     # Otherwise the weights that autocast rounded above would be used below, where they need a gradient.
     torch.clear_autocast_cache()
-    if isinstance(images, Fragments):
-        # Once per item, not once per pair that the item is in.
-        images, texts = images.with_gram(), texts.with_gram()
+    # Once per item, not once per pair that the item is in.
+    images, texts = images.with_gram(), texts.with_gram()
     again = model.activation(model.logits(images[image], texts[text], aligned=True))
     # The value stays that of the first pass to the last bit, so that the loss finds the same maxima.
     leads = (again - again.detach()).to(scores.dtype) * counts

@@ -24,8 +24,9 @@ from unittest.mock import patch
 from report import environment, save, table
 
 from selhn.data import load_data
+from selhn.losses import create_loss
 from selhn.training import get_recipe, loop, override
-from selhn.training.run import make_loss, make_model
+from selhn.training.run import make_model
 
 Span = tuple[float, float]
 
@@ -75,7 +76,7 @@ def one_run(settings: list[str], dataset: str, capture: str) -> tuple[dict[str, 
     model = make_model(config, data)
     ready = time.perf_counter()
     with watched("_set_up", "_begin_epoch", "_judged", "_results") as spans:
-        run = loop.train(model, data, make_loss(config), config=config.train)
+        run = loop.train(model, data, create_loss(config.loss, **config.loss_settings), config=config.train)
     end = time.perf_counter()
     whole = {"total": end - start, "prepare": ready - start, "rsum": run.test.rsum, "dev": run.dev.rsum}
     return whole, parts_of(spans)

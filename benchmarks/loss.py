@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from selhn.base.types import Products
-from selhn.losses import LOSSES, AbstractLoss, TripletSelHN, row_statistics
+from selhn.losses import LOSSES, AbstractLoss, TripletSelHN, create_loss, row_statistics
 from selhn.losses.anchors import anchor_statistics
 
 MIB = 2**20
@@ -96,11 +96,15 @@ def on_the_device(loss_fn: AbstractLoss) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda images, texts: loss_fn.to(images.device).from_embeddings(images, texts)
 
 
+LEARN_NOTHING = {"siglip": {"learn": False}, "siglip_multi": {"learn": False}}
+"""What is measured is the loss, not its learnt scale."""
+
+
 def of_table(group: str) -> dict[str, Method]:
     """The losses of `LOSSES` that take hinges and maxima of their negatives, or soft sums of them."""
     methods = {}
-    for entry in LOSSES.values():
-        loss_fn = entry.loss()
+    for name, entry in LOSSES.items():
+        loss_fn = create_loss(name, **LEARN_NOTHING.get(name, {}))
         soft = bool({"log_sum_exp", "softplus_sum"}.intersection(loss_fn.needs))
         mines = "selhn" if isinstance(loss_fn, TripletSelHN) else "all" if loss_fn.mines else "none"
         if soft == (group == "soft sums"):

@@ -114,7 +114,7 @@ def measured(form: str, name: str, kind: str, batch: int, calls: int) -> float:
         return timed(SIX_LINES[name], scores, calls)
     from selhn.losses import create_loss
 
-    loss = create_loss(name, **{"tal": {"margin": 0.1}}.get(name, {}))
+    loss = create_loss(name, **{"tal": {"margin": 0.1}, "siglip": {"learn": False}}.get(name, {}))
     return timed(loss, scores, calls) if scores else timed(loss.from_embeddings, [images, texts], calls)
 
 

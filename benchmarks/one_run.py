@@ -18,6 +18,7 @@ from selhn.base.names import require_settings
 from selhn.data import Data, Features, Split, load_data
 from selhn.diagnose import how_it_ended
 from selhn.eval import Metrics, score_split
+from selhn.losses import create_loss
 from selhn.models import MODELS, AbstractMatcher
 from selhn.training import RunConfig, get_recipe, override
 from selhn.training.capture import Stepper
@@ -25,7 +26,7 @@ from selhn.training.config import TrainConfig
 from selhn.training.log import Meter
 from selhn.training.loop import train
 from selhn.training.recipes import find_data
-from selhn.training.run import make_loss, make_model
+from selhn.training.run import make_model
 from selhn.training.step import on_device, uses_bfloat16
 
 LOG_COLUMNS = ("step", "epoch", "loss_per_anchor", "delta_s", "dev_rsum")
@@ -63,7 +64,7 @@ class Job:
         config = override(
             get_recipe(f"{self.recipe}_{self.dataset}"), [f"data={self.data}", f"seed={self.seed}", *own]
         )
-        make_loss(config)
+        create_loss(config.loss, **config.loss_settings)
         require_settings(config.model, MODELS[config.model].build, config.model_settings)
         return config
 
@@ -156,7 +157,9 @@ class WarmRunner:
             settings = replace(settings, feature_precision="auto", feature_bytes=1)
         with watched() as seen:
             read = data if job.test else replace(data, test=data.dev)
-            run = train(model, read, make_loss(config), config=settings, quiet=True)
+            run = train(
+                model, read, create_loss(config.loss, **config.loss_settings), config=settings, quiet=True
+            )
         if job.log is not None:
             write_log(job.log, seen.rows, job.log_epochs)
         if job.scores is not None:

@@ -40,7 +40,7 @@ from selhn.training.capture import Stepper, recording_stream
 from selhn.training.loop import train as train_model
 from selhn.training.optim import clipped_step, make_optimizer
 from selhn.training.protocols.self_distillation import divergence
-from selhn.training.run import make_loss, make_model
+from selhn.training.run import make_model
 
 REGIONS = 10
 SHORT = 7
@@ -405,7 +405,11 @@ def teachers(arguments: argparse.Namespace) -> None:
         data = load_data(arguments.data, **config.data_settings)
         model = make_model(config, data)
         run = train_model(
-            model, replace(data, test=data.dev), make_loss(config), config=config.train, quiet=True
+            model,
+            replace(data, test=data.dev),
+            create_loss(config.loss, **config.loss_settings),
+            config=config.train,
+            quiet=True,
         )
         print(f"teacher {text}: dev {run.dev.rsum:.1f} in epoch {run.best_epoch + 1}", flush=True)
         assert isinstance(model, VSE)

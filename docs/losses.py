@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from selhn.kernels.hopper.sides import PARAMETERS
-from selhn.losses import LOSSES, AbstractLoss, LossEntry, Scheduled
+from selhn.losses import LOSSES, AbstractLoss, LossEntry
 from selhn.losses.statistics import only_maxima
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -18,12 +18,10 @@ HEADER = ("name", "class", "loss of an anchor", "backward", "on a GPU", "level",
 
 def needs_of(loss: type[AbstractLoss]) -> tuple[set[str], set[str]]:
     """The statistics that a loss takes, and those that it takes while it warms up, where it can."""
-    if not issubclass(loss, Scheduled):
-        return set(loss().needs), set()
-    warming = loss(warmup_epochs=1)
-    before = set(warming.needs)
-    warming.set_epoch(1)
-    return set(warming.needs), before
+    made = loss()
+    before = set(made.needs) if made.warming_up else set()
+    made.set_epoch(10**6)
+    return set(made.needs), before
 
 
 def way_back(needs: set[str]) -> str:

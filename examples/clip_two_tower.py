@@ -59,7 +59,7 @@ def main() -> None:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     model, loss_fn = tiny_clip(), selhn.create_loss(arguments.loss)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW([*model.parameters(), *loss_fn.parameters()], lr=1e-3)
     test_pictures, test_tokens = make_pairs(256, generator)
     for step in range(arguments.steps + 1):
         pictures, tokens = make_pairs(128, generator)

@@ -173,7 +173,7 @@ def siglip(f, a):
     return softplus(-(a.p / f.temperature + f.bias)) + sum(of_negatives) if a.negatives else 0.0
 
 
-add("siglip", siglip, plain=SigLIP, even=lambda: SigLIP(temperature=0.25, bias=0.5))
+add("siglip", siglip, plain=SigLIP, even=lambda: SigLIP(0.25, 0.5, learn=False))
 
 
 def multi_positive(f, a):
@@ -200,7 +200,7 @@ def siglip_multi(f, a):
     )
 
 
-add("siglip_multi", siglip_multi, plain=lambda: MultiPositiveSigLIP(temperature=0.25, bias=0.5))
+add("siglip_multi", siglip_multi, plain=lambda: MultiPositiveSigLIP(0.25, 0.5, learn=False))
 PULLS_POSITIVES_TOGETHER = ("multi_positive", "multi_positive-soft", "siglip_multi")
 """Losses in which pairs of one image are more than not negatives of each other."""
 
@@ -302,7 +302,7 @@ def ncr(f, a):
 add(
     "ncr",
     ncr,
-    plain=NCR,
+    plain=lambda: NCR(warmup_epochs=0),
     warming=lambda: NCR(warmup_epochs=1),
     official=lambda: NCR.official(warmup_epochs=1),
 )

@@ -124,7 +124,7 @@ RUNS = {
 }
 """A model, a loss, and settings of both and of training."""
 REFUSED = {
-    "ncr": ("vse_fc", NCR(), {"networks": 2}),
+    "ncr": ("vse_fc", NCR(warmup_epochs=0), {"networks": 2}),
     "aoq": ("vse_fc", AOQ(), {}),
     "meta": ("vse_fc", MetaSPN(), {}),
     "naaf": ("naaf", TripletHN(), {}),

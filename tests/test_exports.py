@@ -29,7 +29,7 @@ EXPORTS = {
         recall_intervals region_attention require_width score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds score_runs train""",
-    "selhn.runs": """LOSS_DEFAULTS OWN LogPart Results RunFolder environment find_runs load_weights read_log
+    "selhn.runs": """OWN LogPart Results RunFolder environment find_runs load_weights read_log
         save_weights""",
     "selhn.search": """Fit Hit Index Item Kind Query Record Reranker calibrate is_milvus is_uri rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",

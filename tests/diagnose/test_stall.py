@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import normalize
 
 from selhn.base.errors import SelhnWarning
-from selhn.diagnose import StallAlarm, Watch, make_alarm, watched_plateau
-from selhn.losses import create_loss
+from selhn.diagnose import StallAlarm, Watch, epsilon_of, make_alarm, watched_plateau
+from selhn.losses import TripletHN, create_loss
 
 STILL = {"loss_per_anchor": 0.2003, "delta_s": 0.0004, "spread": 0.002}
 
@@ -151,6 +151,20 @@ def test_hears_a_selhn_that_averages_for_ever(loss, speaks):
     heard = first_alarm(alarm, [averages] * 400)
     assert (heard is not None) == speaks
     assert not speaks or "larger epsilon" in heard[1]
+
+
+def test_a_loss_of_another_package_tells_the_alarm():
+    class Outside(TripletHN):
+        separation = 0.05
+        remedy = "a walk"
+        watches_plateau = False
+
+    alarm = make_alarm(Outside(), steps_per_epoch=50)
+    assert (alarm.epsilon, alarm.remedy, epsilon_of(Outside())) == (0.05, "a walk", 0.05)
+    assert watched_plateau(Outside(), 64) is None
+    alarm = make_alarm(TripletHN(), steps_per_epoch=50)
+    assert (alarm.epsilon, alarm.remedy) == (0.01, StallAlarm.remedy)
+    assert watched_plateau(TripletHN(), 64) == 0.2
 
 
 @pytest.fixture(scope="module")

@@ -49,8 +49,9 @@ UNIT = normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), 
         (lambda: TripletDistance()(2 * SCORES), "cosines"),
         (lambda: TripletDistance()(SCORES - 1), "cosines"),
         (lambda: TripletHN()(normalize(torch.randn(16, 16), dim=1)), "rows .* length 1.* from_embeddings"),
-        (lambda: NCR()(SCORES), "NCR without `given` is TripletHN"),
-        (lambda: AOQ().from_embeddings(UNIT, UNIT), "AOQ without `given` is TripletHN"),
+        (lambda: NCR(warmup_epochs=0)(SCORES), "NCR without `given`"),
+        (lambda: NCR()(SCORES, given=torch.ones(6)), "does not look at labels while it warms up"),
+        (lambda: AOQ().from_embeddings(UNIT, UNIT), "AOQ without `given`"),
     ],
 )
 def test_what_is_hardly_ever_meant_is_said_where_it_is_written(call, message):
@@ -82,7 +83,7 @@ def test_ordinary_calls_say_nothing():
         InfoNCE(temperature=1.0)(100 * SCORES)
         SigLIP()(100 * SCORES)
         TripletHN()(torch.eye(16))
-        NCR()(SCORES, given=torch.ones(6))
+        NCR(warmup_epochs=0)(SCORES, given=torch.ones(6))
         NCR(warmup_epochs=1)(SCORES)
         AOQ()(SCORES, given=given)
 
@@ -90,7 +91,7 @@ def test_ordinary_calls_say_nothing():
 @pytest.mark.parametrize(
     "step",
     [
-        lambda loss, n: NCR()(SCORES),
+        lambda loss, n: NCR(warmup_epochs=0)(SCORES),
         lambda loss, n: loss((14 + n) * SCORES),
         lambda loss, n: TripletSelHN()((14 + n) * SCORES),
         lambda loss, n: loss.from_embeddings(UNIT, (3 + n) * UNIT),

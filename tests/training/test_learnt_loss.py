@@ -3,10 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selhn.losses import InfoNCE, SigLIP, TripletHN
+from selhn.losses import NCR, InfoNCE, MultiPositiveSigLIP, SigLIP, TripletHN, create_loss, loss_settings
 from selhn.runs import read_log
-from selhn.training import get_recipe, override, train
-from selhn.training.run import make_loss
+from selhn.training import RunConfig, get_recipe, override, train
 
 
 @pytest.fixture
@@ -56,12 +55,36 @@ def test_a_module_from_outside_is_trained_and_resumed(tiny_data, tiny_model, con
     assert run("part", 2, resume=True) == whole != first
 
 
-def test_whole_runs_learn_what_siglip_learns():
-    config = get_recipe("rvse_selhn_world")
-    assert make_loss(override(config, ["loss=siglip"])).learn
-    assert not make_loss(override(config, ["loss=siglip", "loss.learn=false"])).learn
-    assert not make_loss(override(config, ["loss=infonce"])).learn
-    assert torch.is_tensor(make_loss(override(config, ["loss=infonce", "loss.learn=true"])).log_scale)
+@pytest.mark.parametrize(
+    ("settings", "made"),
+    [
+        (["loss=siglip"], SigLIP()),
+        (["loss=siglip", "loss.learn=false"], SigLIP(learn=False)),
+        (["loss=siglip_multi"], MultiPositiveSigLIP()),
+        (["loss=infonce"], InfoNCE()),
+        (["loss=infonce", "loss.learn=true"], InfoNCE(learn=True)),
+        (["loss=ncr"], NCR()),
+        (["loss=ncr", "loss.warmup_epochs=0"], NCR(warmup_epochs=0)),
+    ],
+)
+def test_a_loss_of_a_run_is_the_loss_of_that_name(settings, made):
+    config = override(get_recipe("rvse_selhn_world"), settings)
+    of_run = create_loss(config.loss, **config.loss_settings)
+    assert (type(of_run), loss_settings(of_run)) == (type(made), loss_settings(made))
+    assert len(of_run.learnt()) == len(made.learnt())
+
+
+@pytest.mark.parametrize(
+    ("written", "learnt"),
+    [
+        ({}, 2),  # selhn train loss=siglip
+        ({"temperature": 0.1, "bias": -10.0, "learn": False, "reduction": "mean"}, 0),  # train(..., SigLIP())
+    ],
+)
+def test_a_config_of_0_2_0_has_the_loss_it_was_trained_with(written, learnt):
+    config = get_recipe("rvse_selhn_world").to_dict()
+    config = RunConfig.from_dict({**config, "loss": "siglip", "loss_settings": written})
+    assert len(create_loss(config.loss, **config.loss_settings).learnt()) == learnt
 
 
 def test_siglips_bias_is_in_the_log(tiny_data, tiny_model, config, tmp_path):

@@ -16,7 +16,6 @@ from selhn.training.recipes import (
     get_recipe,
     list_recipes,
 )
-from selhn.training.run import make_loss
 
 CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
 
@@ -117,7 +116,7 @@ def test_what_the_authors_set_by_data_set():
 def test_recipes_of_our_own(name, loss, model, own):
     config = get_recipe(f"{name}_coco")
     assert (config.data, config.model_settings) == ("coco", model)
-    assert repr(make_loss(config)) == repr(loss)
+    assert repr(create_loss(config.loss, **config.loss_settings)) == repr(loss)
     assert config.train == TrainConfig(lr=2e-3, schedule="constant", ema=0.999, weight_decay=0.3, **own)
     assert RunConfig.from_dict(config.to_dict()) == config
     assert f"{name}_DATA" in describe_recipes()

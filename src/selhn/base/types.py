@@ -91,6 +91,10 @@ class Batch:
         return replace(self, **own, side={name: change(tensor) for name, tensor in self.side.items()})
 
 
+ALIGNED = 16
+"""Kernels read embeddings whose width is a multiple of this."""
+
+
 @dataclass(frozen=True)
 class Products:
     """The scores `images @ texts.T` of a batch, kept as two factors: the B x B matrix is never formed.
@@ -110,6 +114,26 @@ class Products:
 
     def __len__(self) -> int:
         return len(self.images) if self.shares is None else sum(self.shares.sizes)
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the matrix."""
+        return torch.Size([len(self)] * 2)
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    def mul(self, scale: Float[Tensor, ""]) -> "Products":
+        """All scores times a number."""
+        return replace(self, images=self.images * scale.to(self.images.dtype))
+
+    def add(self, shift: Float[Tensor, ""]) -> "Products":
+        """All scores plus a number: one more column of both embeddings."""
+        column = self.images.new_zeros(len(self.images), ALIGNED)
+        column[:, 0] = 1
+        images = torch.cat([self.images, column * shift.to(self.images.dtype)], dim=1)
+        return replace(self, images=images, texts=torch.cat([self.texts, column], dim=1))
 
 
 @dataclass(frozen=True)

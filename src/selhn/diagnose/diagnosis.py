@@ -10,8 +10,8 @@ from selhn.diagnose.formats import read_foreign
 from selhn.diagnose.logs import Log
 from selhn.diagnose.stall import Plateau, StallAlarm, make_alarm, plateaus
 from selhn.diagnose.verdict import Verdict, judge
-from selhn.losses import Scheduled, create_loss
-from selhn.runs import LOSS_DEFAULTS, OWN, RunFolder
+from selhn.losses import create_loss
+from selhn.runs import OWN, RunFolder
 
 
 class Diagnosis(NamedTuple):
@@ -72,12 +72,11 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
     if not (isinstance(name, str) and isinstance(settings, dict) and isinstance(batch, int)):
         path = run.file("config.yaml")
         raise Damaged(f"{path} has no loss, loss_settings or batch_size: restore it, or start the run again")
-    loss = create_loss(name, **{**LOSS_DEFAULTS.get(name, {}), **settings})
+    loss = create_loss(name, **settings)
     log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")
     last = 0 if epochs is None or not epochs[-1] > 0 else int(min(epochs[-1], 1e9))
-    if isinstance(loss, Scheduled):
-        loss.set_epoch(last)
+    loss.set_epoch(last)
     alarm = make_alarm(loss, round(log.steps[-1] / (last + 1)))
     assert alarm is not None
     ways, value = [], loss.plateau(batch)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.losses import AbstractLoss, InfoNCE, TripletSelHN
+from selhn.losses import AbstractLoss, InfoNCE
+from selhn.losses.base import SEPARATION, known
 
 NEW_SHARE = 0.05
 """Weight of a new number in a running mean: about the last 20 steps count."""
@@ -31,11 +32,6 @@ REMEDY = (
     "with batches of a thousand pairs or more, with TAL (loss=tal loss.margin=0.2 loss.temperature=0.05)"
 )
 """In docs/results.md TAL learns at every batch size, and T-HN after a warm-up may stall like T-HN."""
-ALL_NEGATIVES = (
-    "check the temperature (1.0 on cosines hardly separates anything; CLIP starts at 0.07), then the learning rate "
-    "and its warm-up, and that the pairs belong together: in most runs InfoNCE leaves this value by itself"
-)
-"""What docs/integrations/stuck.md says about InfoNCE."""
 HEARD = ("loss_per_anchor", "delta_s", "spread", "s_p", "s_n")
 """The numbers of a row that the alarm takes."""
 BATCHES = (16, 32, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 384, 512, 1024)
@@ -57,7 +53,7 @@ class StallAlarm:
     plateau: float | None
     """The loss per anchor if all scores are equal (`AbstractLoss.plateau`): the margin, for T-HN. If it is None,
     delta_s and the spread decide."""
-    epsilon: float = 0.01
+    epsilon: float = SEPARATION
     patience: int = PATIENCE
     remedy: str = REMEDY
     means: dict[str, float] = field(default_factory=dict)
@@ -142,24 +138,17 @@ def size_of(s_p: float, s_n: float, spread: float) -> float:
 
 def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
     """The stall alarm for a loss of selhn; its plateau is set at the start of every epoch."""
-    if not isinstance(loss, AbstractLoss):
+    ours = known(loss)
+    if ours is None:
         return None
-    alarm = StallAlarm(None, patience=patience(loss, steps_per_epoch))
-    if isinstance(loss, TripletSelHN):
-        # With an epsilon smaller than the alarm's, it mines while scores are still, and stalls like T-HN.
-        alarm.epsilon = max(loss.epsilon, alarm.epsilon)
-        alarm.remedy = (
-            "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
-            "or a loss that has no switch (loss=tal loss.temperature=0.05)"
-        )
-    elif isinstance(loss, InfoNCE):
-        alarm.remedy = ALL_NEGATIVES
-    return alarm
+    # With a separation smaller than the usual one, SelHN mines while scores are still, and stalls like T-HN.
+    epsilon, steps = max(ours.separation, SEPARATION), patience(ours, steps_per_epoch)
+    return StallAlarm(None, epsilon, patience=steps, remedy=ours.remedy or REMEDY)
 
 
 def watched_plateau(loss: AbstractLoss, batch: int) -> float | None:
-    """The plateau that the alarm watches: None for SelHN, whose average falls below it without mining."""
-    return None if isinstance(loss, TripletSelHN) else loss.plateau(batch)
+    """The plateau that the alarm watches: None if a stalled run may also stay below it."""
+    return loss.plateau(batch) if loss.watches_plateau else None
 
 
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
@@ -168,8 +157,9 @@ def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
 
 
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
-    """The delta_s above which an anchor counts as separated: epsilon of SelHN, or its default."""
-    return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01
+    """The delta_s above which an anchor counts as separated: what the loss says, such as SelHN's epsilon."""
+    ours = known(loss)
+    return SEPARATION if ours is None else ours.separation
 
 
 class Plateau(NamedTuple):
@@ -211,9 +201,9 @@ def plateaus(
         return
     chance, words = math.log(batch), f"log {batch}, InfoNCE with all texts equally likely"
     if reduction != "sum":
-        yield Plateau(chance, words, remedy=ALL_NEGATIVES)
-        yield Plateau(2 * chance, f"2 x {words}, both directions", remedy=ALL_NEGATIVES)
+        yield Plateau(chance, words, remedy=InfoNCE.remedy)
+        yield Plateau(2 * chance, f"2 x {words}, both directions", remedy=InfoNCE.remedy)
     if reduction != "mean":
         for anchors in (2 * batch, batch):
             summed = f"{anchors} x {words}, summed over {anchors} anchors"
-            yield Plateau(anchors * chance, summed, remedy=ALL_NEGATIVES)
+            yield Plateau(anchors * chance, summed, remedy=InfoNCE.remedy)

@@ -113,17 +113,12 @@ class Watch:
         image_ids: ImageIds,
         more: Callable[[Tensor | None], Numbers] = lambda ids: {},
     ) -> Row | None:
-        if not isinstance(scores, Products):
-            check_square(scores)
+        check_square(scores)
         self.step += 1
         ranks = Ranks.of()
         if (self.step - 1) % self.every or (ranks is not None and ranks.own):
             return None
-        batch, device = (
-            (len(scores), scores.images.device)
-            if isinstance(scores, Products)
-            else (scores.shape[-1], scores.device)
-        )
+        batch, device = scores.shape[-1], scores.device
         if batch < 2:  # without a negative, scores say nothing about a stall
             return None
         own = as_image_ids(image_ids, batch)
@@ -206,7 +201,7 @@ class Probe(Watch):
         """
 
         def more(ids: Tensor | None) -> Numbers:
-            pairs = len(scores) if isinstance(scores, Products) else scores.shape[-1]
+            pairs = scores.shape[-1]
             for name, rows in (("images", images), ("texts", texts)):
                 if rows is not None and (rows.ndim != 2 or len(rows) != pairs):
                     raise SelhnError(

@@ -111,9 +111,7 @@ def score_split(
         words = [int(blocks.texts.lengths[some].sum()) for some in texts]
         shown = Progress(sum(words), sum(words[: result.done]), quiet=quiet)
         with in_eval_mode(model):
-            images = _encode_images(model, split, block)
-            if isinstance(images, Fragments):
-                images = replace(images, byte_budget=byte_budget)
+            images = _encode_images(model, split, block, byte_budget)
             for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
                 encoded = model.encode_texts(tokens, mask, **side_rows(model, "texts", split, texts[at]))
                 result.write(texts[at], score(images, encoded))
@@ -153,8 +151,9 @@ def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tupl
         return _encode_images(model, split, block), texts[blocks.inverse]
 
 
-def _encode_images(model: AbstractMatcher, split: Split, block: int) -> Any:
-    return _join(image_encodings(model, split, block), split.num_images, split.features.num_regions)
+def _encode_images(model: AbstractMatcher, split: Split, block: int, byte_budget: int | None = None) -> Any:
+    encodings = image_encodings(model, split, block)
+    return _join(encodings, split.num_images, split.features.num_regions, byte_budget)
 
 
 def image_encodings(model: AbstractMatcher, split: Split, block: int = 512) -> Iterator[Any]:
@@ -185,14 +184,12 @@ def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks
     return TextBlocks(split, model.tokenizer, block, device_of(model))
 
 
-def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
+def _join(encodings: Iterator[Any], num_items: int, longest: int, byte_budget: int | None = None) -> Any:
     first = next(encodings)
     every = chain([first], encodings)
-    return (
-        Fragments.joined(every, num_items, longest)
-        if isinstance(first, Fragments)
-        else torch.cat(tuple(every))
-    )
+    if not isinstance(first, Fragments):
+        return torch.cat(tuple(every))
+    return replace(Fragments.joined(every, num_items, longest), byte_budget=byte_budget)
 
 
 def folds_of(split: Split, folds: int | None = None) -> int:

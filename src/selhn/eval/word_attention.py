@@ -13,8 +13,8 @@ from selhn.base.types import Attention
 from selhn.data import Split
 from selhn.data.side_inputs import SideInputs
 from selhn.eval.encoded import require_width, side_rows
-from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins, in_eval_mode
-from selhn.models.matcher import all_real, taken_side
+from selhn.models import MODELS, AbstractMatcher, CrossAttention, in_eval_mode
+from selhn.models.matcher import all_real, members, taken_side
 
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
@@ -47,7 +47,7 @@ def _attention(
     boxes: Float[Tensor, "m 4"] | None,
     side: Mapping[str, Tensor],
 ) -> Attention:
-    if isinstance(model, Twins):
+    if len(members(model)) > 1:
         raise SelhnError(f"{model.name} has two networks with different attention: use one of model.both")
     if not isinstance(model, CrossAttention):
         having = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]

@@ -2,13 +2,15 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 @torch.library.custom_op("selhn::gru", mutates_args=())
@@ -42,7 +44,7 @@ class ExportedGRU(nn.Module):
         return torch.ops.selhn.gru(sequences, self.w, self.u, self.b), None
 
 
-def with_exported_grus(model: nn.Module) -> nn.Module:
+def with_exported_grus(model: ModelT) -> ModelT:
     """A copy of a model on the CPU with its GRUs replaced by this kind."""
     model = copy.deepcopy(model).cpu().eval()
     for parent in list(model.modules()):

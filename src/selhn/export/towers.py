@@ -26,8 +26,8 @@ from selhn.base.files import new_folder
 from selhn.base.onnx import import_onnxruntime
 from selhn.base.version import __version__
 from selhn.export.onnx_gru import translations, with_exported_grus
-from selhn.models import AbstractMatcher, Twins, VSEpp, in_eval_mode
-from selhn.models.matcher import taken_side
+from selhn.models import AbstractMatcher, in_eval_mode
+from selhn.models.matcher import members, taken_side
 from selhn.search.encoding import digest_of, width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
 
@@ -97,8 +97,8 @@ def describe_towers(
     model: AbstractMatcher, differences: dict[Side, float], about: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything a program needs to use the files without selhn."""
-    first = model.both[0] if isinstance(model, Twins) else model
-    order = isinstance(first, VSEpp) and first.order
+    first = members(model)[0]
+    order = bool(getattr(first, "order", False))
     unit_images = bool(getattr(first, "normalise_images", True))
     return {
         "format": FORMAT,
@@ -181,12 +181,13 @@ def _graph(model: AbstractMatcher, tower: Tower) -> Any:
 
 
 class _OneSide(nn.Module):
-    def __init__(self, model: nn.Module, tower: Tower):
+    model: AbstractMatcher
+
+    def __init__(self, model: AbstractMatcher, tower: Tower):
         super().__init__()
         self.model, self.tower = model, tower
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        assert isinstance(self.model, AbstractMatcher)
         return self.tower.encode(self.model, values, mask)
 
 

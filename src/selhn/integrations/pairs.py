@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 from selhn.base.errors import SelhnError
 from selhn.base.types import Products
 from selhn.diagnose import Watch
-from selhn.losses import AbstractLoss, Scheduled, across_ranks, create_loss
-from selhn.losses.base import learnt_by
+from selhn.losses import AbstractLoss, across_ranks, create_loss
+from selhn.losses.base import known, learnt_by
 from selhn.losses.checks import ImageIds
 
 NAMES = (("image_embeds", "text_embeds"), ("image_features", "text_features"), ("image_emb", "text_emb"))
@@ -35,11 +35,11 @@ class PairLoss(nn.Module):
             loss.loss if isinstance(loss, PairLoss) else create_loss(loss) if isinstance(loss, str) else loss
         )
         name = type(loss).__name__
-        if isinstance(loss, Scheduled) and loss.warmup_epochs:
+        self.across_ranks = across_ranks(loss)
+        if loss.phase is not None:
             raise SelhnError(
                 f"{name} changes by epoch, which is not known here: use selhn, which needs no schedule"
             )
-        self.across_ranks = across_ranks(loss)
         if len(list(loss.parameters())) > len(learnt_by(loss)):
             raise SelhnError(
                 f"{name} learns in steps of its own, which only selhn.train makes: use it there, or selhn"
@@ -100,11 +100,11 @@ class Listener:
 
     def start(self, model: nn.Module, steps_per_epoch: int, trackers: Iterable[Any] = ()) -> None:
         """Training begins."""
-        known = self.loss if isinstance(self.loss, (str, AbstractLoss)) else None
-        source = self.loss if isinstance(self.loss, nn.Module) and known is None else model
+        named = self.loss if isinstance(self.loss, str) else known(self.loss)
+        source = self.loss if isinstance(self.loss, nn.Module) and named is None else model
         self.parts = [part for part in source.modules() if isinstance(part, PairLoss)]
         trackers = [*self.trackers, *able_to_alert(trackers)]
-        loss = self.parts[0].loss if self.parts else known
+        loss = self.parts[0].loss if self.parts else named
         self.watch = Watch(loss, every=self.every, steps_per_epoch=steps_per_epoch, trackers=trackers)
         for part in self.parts:
             part.watch = self.watch

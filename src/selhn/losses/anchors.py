@@ -31,19 +31,16 @@ def anchor_statistics(
     `mask_same_image` is whether other pairs of an anchor's image are left out of its candidates.
     """
     of_pairs = "positive_mean" in needs
-    if isinstance(scores, Products):
-        batch, device, dtype = len(scores), scores.images.device, scores.images.dtype
-        if of_pairs or scores.shares is not None:
-            # Near collapse the gradients of several statistics, or of several processes, nearly cancel: they are
-            # added before they are rounded.
-            scores = scores.to(torch.promote_types(dtype, torch.float32))
-    else:
-        batch, device = scores.shape[-1], scores.device
-    labels, num_negatives = label_images(image_ids, batch, device)
+    labels, num_negatives = label_images(image_ids, scores.shape[-1], scores.device)
     asked = tuple(one for one in with_constants(needs).items() if one[0] != "positive_mean")
     masked = labels if mask_same_image else None
     mean = None
     if isinstance(scores, Products):
+        dtype = scores.images.dtype
+        if of_pairs or scores.shares is not None:
+            # Near collapse the gradients of several statistics, or of several processes, nearly cancel: they are
+            # added before they are rounded.
+            scores = scores.to(torch.promote_types(dtype, torch.float32))
         positive, values = _of_products(scores, asked, masked, dtype)
         if of_pairs:
             mean = _positive_mean_of_products(scores, labels, num_negatives)

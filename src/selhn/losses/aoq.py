@@ -10,6 +10,7 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss, TakesGiven, hinge
 from selhn.losses.checks import check_finite, check_floats, require_number
 from selhn.losses.statistics import AnchorStatistics, PerAnchor
+from selhn.losses.table import loss
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class OfflineScores:
     pair: PerAnchor
 
 
+@loss("aoq", "w [max_n s_n - s_p + margin]+ + two of [s_offline - s_p]+", "Chen et al., ECCV 2020")
 class AOQ(TakesGiven, AbstractLoss):
     """T-HN weighted by how much harder its negative is than the offline one, plus two offline hinges.
 

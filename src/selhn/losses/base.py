@@ -18,15 +18,16 @@ from selhn.losses.checks import (
     Looks,
     ScoreRange,
     Scores,
-    check_embeddings,
     check_image_ids,
-    check_scores,
+    checked_scores,
     require_choice,
     require_number,
 )
 from selhn.losses.statistics import AnchorStatistics, Constants, Needs, PerAnchor, only_maxima, with_constants
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
+SEPARATION = 0.01
+"""The epsilon of all runs of the SelHN paper."""
 AverageOver = Literal["negatives", "batch"]
 """Divisor of a mean over an anchor's negatives: their number (B - 1 without `image_ids`), or B."""
 
@@ -36,7 +37,8 @@ class AbstractLoss(nn.Module, ABC):
 
     A loss says which statistics of an anchor it `needs` (`STATISTICS`), and turns them into one number per
     anchor; it never sees which direction it works in. Everything else is here. A loss with a
-    schedule, learnt parameters or a further input also inherits `Scheduled`, `Learns` or `TakesGiven`.
+    schedule, learnt parameters or a further input also inherits `Scheduled`, `Learns` or `TakesGiven`, before
+    this class.
 
     Args:
         margin: the paper's lambda, by how much a positive should beat its negatives; 0 in a loss without one.
@@ -48,6 +50,12 @@ class AbstractLoss(nn.Module, ABC):
     """The scores that the loss is made for; it warns once of others. None: all scores."""
     mask_same_image = True
     """Whether other pairs of an anchor's image are left out of its candidates."""
+    remedy: str | None = None
+    """What helps if training with it stalls, where that is not what usually helps."""
+    watches_plateau = True
+    """Whether a stalled run sits at `plateau`; False if it may also sit below."""
+    takes_given = False
+    """Whether it may be `given` more than scores: see `TakesGiven`."""
 
     def __init__(self, margin: float = 0.2, reduction: Reduction = "mean"):
         super().__init__()
@@ -89,6 +97,32 @@ class AbstractLoss(nn.Module, ABC):
         return {}
 
     @property
+    def separation(self) -> float:
+        """The |s_n - s_p| above which an anchor counts as separated."""
+        return SEPARATION
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether a `Scheduled` loss is in its first epochs."""
+        return False
+
+    @property
+    def phase(self) -> Hashable:
+        """The present phase of a schedule: steps recorded in one phase are not replayed in another."""
+        return None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loss that epoch number `epoch` (from 0) begins; only a `Scheduled` loss changes."""
+
+    def learnt(self) -> list[nn.Parameter]:
+        """The parameters that the model's optimiser trains too."""
+        return []
+
+    def check_given(self, given: Any, batch: int) -> Any:
+        """`given` for a batch of that many pairs, checked."""
+        raise SelhnError(f"{type(self).__name__} is a function of the scores alone: leave `given` out")
+
+    @property
     def mines(self) -> bool:
         """Whether, in its present phase, only positives and hardest negatives receive gradients."""
         return only_maxima(self.needs)
@@ -122,14 +156,8 @@ class AbstractLoss(nn.Module, ABC):
         `also` names further maxima, such as "hardest", for a probe. They are of the unchanged scores,
         computed in the same pass if the loss does not scale its scores, and stored in `raw` of the result.
         """
-        if isinstance(scores, Products):
-            check_embeddings(scores.images, scores.texts)
-            batch, device = len(scores), scores.images.device
-        else:
-            check_scores(scores)
-            batch, device = scores.shape[-1], scores.device
-            # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
-            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = checked_scores(scores)
+        batch, device = scores.shape[-1], scores.device
         self._looks(scores, self.made_for)
         given = self._checked(given, batch)
         ids = check_image_ids(image_ids, batch, device)
@@ -169,17 +197,14 @@ class AbstractLoss(nn.Module, ABC):
         return self.reduce(self.statistics(Products(image_emb, text_emb), image_ids, given=given))
 
     def _checked(self, given: Any, batch: int) -> Any:
-        if given is None:
-            warming_up = isinstance(self, Scheduled) and self.warming_up
-            if isinstance(self, TakesGiven) and not warming_up and not torch.compiler.is_compiling():
-                name = type(self).__name__
-                warn(
-                    f"{name} without `given` is TripletHN: pass what its documentation says, or use TripletHN()"
-                )
-            return None
-        if not isinstance(self, TakesGiven):
-            raise SelhnError(f"{type(self).__name__} is a function of the scores alone: leave `given` out")
-        return self.check_given(given, batch)
+        if given is not None:
+            return self.check_given(given, batch)
+        if self.takes_given and not self.warming_up and not torch.compiler.is_compiling():
+            warn(
+                f"{type(self).__name__} without `given` is an ordinary loss of the scores: pass what its "
+                "documentation says"
+            )
+        return None
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in loss_settings(self))
@@ -190,23 +215,22 @@ class Scheduled:
 
     warmup_epochs: int
     margin: float
-    _epoch = 0
+    _epoch: int | None = None
+    """None until it is told."""
 
     @property
     def needs(self) -> dict[str, Constants]:
         return {"hinge_sum": (self.margin,)} if self.warming_up else {"hardest": ()}
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the loss that epoch number `epoch` (from 0) begins."""
         self._epoch = epoch
 
     @property
     def warming_up(self) -> bool:
-        return self._epoch < self.warmup_epochs
+        return (self._epoch or 0) < self.warmup_epochs
 
     @property
     def phase(self) -> Hashable:
-        """The current phase: steps recorded in one phase are not replayed in another."""
         return self.warming_up if self.warmup_epochs else None
 
 
@@ -218,21 +242,28 @@ class Learns:
         """The parameters that the optimiser of the model trains too."""
 
 
-def learnt_by(loss: object) -> list[nn.Parameter]:
-    """The parameters of a loss that the model's optimiser trains; all parameters of a module from outside."""
-    if isinstance(loss, Learns):
-        return loss.learnt()
-    if isinstance(loss, nn.Module) and not isinstance(loss, AbstractLoss):
-        return [parameter for parameter in loss.parameters() if parameter.requires_grad]
-    return []
-
-
 class TakesGiven:
     """A loss that may be `given` more than scores; it receives what its `check_given` returns."""
+
+    takes_given = True
 
     @abstractmethod
     def check_given(self, given: Any, batch: int) -> Any:
         """Refuse an input that does not fit a batch of that many pairs."""
+
+
+def known(loss: object) -> AbstractLoss | None:
+    """The loss if it is one of selhn, which says more about itself than a function or module from outside."""
+    return loss if isinstance(loss, AbstractLoss) else None
+
+
+def learnt_by(loss: object) -> list[nn.Parameter]:
+    """The parameters of a loss that the model's optimiser trains; all parameters of a module from outside."""
+    if (ours := known(loss)) is not None:
+        return ours.learnt()
+    if isinstance(loss, nn.Module):
+        return [parameter for parameter in loss.parameters() if parameter.requires_grad]
+    return []
 
 
 def loss_settings(loss: AbstractLoss) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import ScoreRange
 from selhn.losses.statistics import STATISTICS, AnchorStatistics, PerAnchor, Statistic
+from selhn.losses.table import loss
 
 NEAREST = 1e-6
 """Probabilities are clipped this far from 0 and 1, as in CAMP."""
@@ -23,6 +24,7 @@ def _log_miss(negatives: Tensor) -> Tensor:
 STATISTICS["log_miss_sum"] = Statistic("sum", _log_miss, alone=True)
 
 
+@loss("bce_all", "-log s_p - sum_n log(1 - s_n) / B", "Wang et al. (CAMP), ICCV 2019", shift_invariant=False)
 class BCE(AbstractLoss):
     """A positive should be likely, and all negatives unlikely.
 
@@ -71,6 +73,7 @@ class BCE(AbstractLoss):
         return torch.where(anchors.num_negatives > 0, of_positive + of_negatives, 0.0)
 
 
+@loss("bce_max", "-log s_p - log(1 - max_n s_n)", "Wang et al. (CAMP), ICCV 2019", shift_invariant=False)
 class BCEMax(BCE):
     """A positive should be likely, and its hardest negative unlikely.
 

@@ -141,8 +141,10 @@ def odd_scores(scores: Tensor | Products, made_for: ScoreRange | None) -> str | 
     return None
 
 
-def check_square(scores: Tensor) -> None:
-    """Refuse scores that are not a square matrix of numbers."""
+def check_square(scores: Tensor | Products) -> None:
+    """Refuse scores that are not a square matrix of numbers; those of embeddings always are."""
+    if isinstance(scores, Products):
+        return
     check_floats("scores", scores)
     shape = tuple(scores.shape)
     if scores.ndim < 2 or shape[-1] != shape[-2]:
@@ -155,10 +157,15 @@ def check_square(scores: Tensor) -> None:
         raise SelhnError(f"scores are empty, shape {shape}: a batch needs at least one pair")
 
 
-def check_scores(scores: Tensor) -> None:
-    """Refuse scores that are not a finite square matrix of numbers."""
+def checked_scores(scores: Tensor | Products) -> Tensor | Products:
+    """Scores as a loss computes with them; refuses those that are not a finite square matrix of numbers."""
+    if isinstance(scores, Products):
+        check_embeddings(scores.images, scores.texts)
+        return scores
     check_square(scores)
     check_finite("scores", scores)
+    # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:

@@ -10,6 +10,7 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import ScoreRange, require_number
 from selhn.losses.statistics import STATISTICS, AnchorStatistics, Constants, PerAnchor, Statistic
+from selhn.losses.table import loss
 
 
 def log_weight(negatives: Tensor, dim: float, nearest: float, farthest: float) -> Tensor:
@@ -35,6 +36,12 @@ STATISTICS["log_weight"] = Statistic("logsumexp", log_weight, alone=True)
 STATISTICS["log_weighted_hinge"] = Statistic("logsumexp", _log_weighted_hinge)
 
 
+@loss(
+    "distance",
+    "sum_n w_n [s_n - s_p + margin]+ / sum_n w_n, w_n = how rare the distance is",
+    "Wu et al., ICCV 2017; HREM, LAPS, D2S-VSE",
+    shift_invariant=False,
+)
 class TripletDistance(AbstractLoss):
     """The mean hinge over an anchor's negatives, each weighted by how rare its distance is.
 

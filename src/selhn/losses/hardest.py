@@ -12,6 +12,7 @@ from selhn.base.types import Reduction, Variant
 from selhn.losses.base import AbstractLoss, LossT, hinge
 from selhn.losses.checks import require_choice, require_number
 from selhn.losses.statistics import AnchorStatistics, PerAnchor
+from selhn.losses.table import loss
 
 
 class VariantLoss(AbstractLoss):
@@ -64,6 +65,7 @@ class VariantLoss(AbstractLoss):
         return None if self.variant == "hinge" else anchors[self.needs[0]].isfinite()
 
 
+@loss("hn", "[max_n s_n - s_p + margin]+", "Faghri et al. (VSE++), BMVC 2018")
 class TripletHN(VariantLoss):
     """T-HN: the hinge of the negative that scores highest.
 

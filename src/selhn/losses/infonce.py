@@ -1,7 +1,6 @@
 """Symmetric softmax cross-entropy: van den Oord et al., 2018; Radford et al., CLIP, ICML 2021."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +12,8 @@ from selhn.base.types import Products, Reduction
 from selhn.losses.base import AbstractLoss, Learns
 from selhn.losses.checks import Scores, require_number
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
-ALIGNED = 16
-"""Kernels read embeddings whose width is a multiple of this."""
 SHARPEST = 100.0
 """The largest 1 / temperature that CLIP allows."""
 
@@ -69,11 +67,8 @@ class ScaledLoss(Learns, AbstractLoss):
         """Scores with learnt settings: times the scale, plus the bias."""
         if not self.learn:
             return scores
-        scale, shift = self._scale(), None if self._bias is None else self.learnt_bias
-        if isinstance(scores, Products):
-            return _scaled(scores, scale, shift)
-        scores = scores * scale
-        return scores if shift is None else scores + shift
+        scores = scores.mul(self._scale())
+        return scores if self._bias is None else scores.add(self.learnt_bias)
 
     def logits(self, scores: Float[Tensor, "*K B"]) -> Float[Tensor, "*K B"]:
         """Scores over temperature, plus bias; statistics have learnt ones applied already."""
@@ -92,6 +87,7 @@ class ScaledLoss(Learns, AbstractLoss):
         return self.log_scale.clamp(max=math.log(SHARPEST)).exp()
 
 
+@loss("infonce", "-log(e^(s_p/t) / (e^(s_p/t) + sum_n e^(s_n/t)))", "Radford et al. (CLIP), ICML 2021")
 class InfoNCE(ScaledLoss):
     """The cross-entropy of an anchor's softmax over its positive and all of its negatives.
 
@@ -115,6 +111,12 @@ class InfoNCE(ScaledLoss):
         >>> loss = InfoNCE(temperature=0.07)(image_emb @ text_emb.T)
     """
 
+    # What docs/integrations/stuck.md says about it.
+    remedy = (
+        "check the temperature (1.0 on cosines hardly separates anything; CLIP starts at 0.07), then the learning "
+        "rate and its warm-up, and that the pairs belong together: in most runs InfoNCE leaves this value by itself"
+    )
+
     @property
     def needs(self) -> dict[str, Constants]:
         return {"log_sum_exp": self.constants[:1]}
@@ -125,17 +127,6 @@ class InfoNCE(ScaledLoss):
     def plateau(self, batch: int) -> float | None:
         """log B: every text is equally likely."""
         return math.log(batch)
-
-
-def _scaled(products: Products, scale: Float[Tensor, ""], shift: Float[Tensor, ""] | None) -> Products:
-    """Embeddings whose products are `scale * scores + shift`: the shift is one more column of both."""
-    images, texts = products.images * scale.to(products.images.dtype), products.texts
-    if shift is not None:
-        column = images.new_zeros(len(images), ALIGNED)
-        column[:, 0] = 1
-        images = torch.cat([images, column * shift.to(images.dtype)], dim=1)
-        texts = torch.cat([texts, column], dim=1)
-    return replace(products, images=images, texts=texts)
 
 
 def _present(start: float, learnt: float) -> float:

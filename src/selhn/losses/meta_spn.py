@@ -8,8 +8,14 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss, hinge
 from selhn.losses.checks import ImageIds, Scores, require_number
 from selhn.losses.statistics import AnchorStatistics, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss(
+    "meta_spn",
+    "w(s_p, max_n s_n) [max_n s_n - s_p + margin]+",
+    "after Wei et al., ACM Multimedia 2021 (experimental)",
+)
 class MetaSPN(AbstractLoss):
     """T-HN with a weight for every anchor, computed from its scores by a small network. Experimental.
 

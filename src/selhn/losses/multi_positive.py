@@ -8,8 +8,14 @@ from torch.nn.functional import logsigmoid
 from selhn.losses.infonce import ScaledLoss
 from selhn.losses.siglip import SigLIP
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss(
+    "multi_positive",
+    "mean over the pairs of one image of -log softmax(s/t)",
+    "Yang et al. (UniCL), CVPR 2022",
+)
 class MultiPositiveInfoNCE(ScaledLoss):
     """The cross-entropy of an anchor's softmax and a target spread evenly over all pairs of its image.
 
@@ -53,6 +59,12 @@ class MultiPositiveInfoNCE(ScaledLoss):
         return math.log(batch)
 
 
+@loss(
+    "siglip_multi",
+    "sum over the pairs of one image of softplus(-s/t - bias) + sum_n softplus(s_n/t + bias)",
+    "Xiao et al. (FLAIR), CVPR 2025",
+    shift_invariant=False,
+)
 class MultiPositiveSigLIP(SigLIP):
     """`SigLIP` in which every pair of an image and one of its own captions is a positive.
 

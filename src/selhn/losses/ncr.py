@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import SelhnError, warn
 from selhn.base.types import Products, Reduction
 from selhn.losses.base import (
     AbstractLoss,
@@ -21,6 +21,7 @@ from selhn.losses.base import (
 )
 from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice, require_number
 from selhn.losses.statistics import AnchorStatistics, PerAnchor
+from selhn.losses.table import loss
 
 Softness = Literal["linear", "exponential", "sin"]
 MarginOf = Literal["anchor", "image"]
@@ -38,6 +39,7 @@ class PairLabels:
     per_score: bool = False
 
 
+@loss("ncr", "[max_n s_n - s_p + margin m(label)]+", "Huang et al. (NCR), NeurIPS 2021")
 class NCR(Scheduled, TakesGiven, AbstractLoss):
     """T-HN whose margin shrinks with the soft label of a pair: 1 for a true pair, 0 for a wrong one.
 
@@ -55,7 +57,8 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
     Args:
         margin, reduction: see `AbstractLoss`.
         softness: the function m.
-        warmup_epochs: how many epochs see all negatives; the authors take 5 on Flickr30K and 10 on MS-COCO.
+        warmup_epochs: how many epochs see all negatives, and no labels; the authors take 5 on Flickr30K and 10 on
+            MS-COCO. A loop that never calls `set_epoch` takes 0.
         average_over: what a mean hinge is divided by: an anchor's number of "negatives", or the "batch" size.
         margin_of: whose label sets the margin of a triplet: its "anchor"'s, or, as in the authors' program,
             its "image"'s, which for a text anchor is the negative; labels may then be a (B, B) matrix.
@@ -68,7 +71,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         label 0 still trains, with margin 0, until it beats its negatives.
 
     Example:
-        >>> loss_fn = NCR()
+        >>> loss_fn = NCR(warmup_epochs=0)
         >>> loss = loss_fn(image_emb @ text_emb.T, given=labels)
     """
 
@@ -76,7 +79,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         self,
         margin: float = 0.2,
         softness: Softness = "exponential",
-        warmup_epochs: int = 0,
+        warmup_epochs: int = 5,
         average_over: AverageOver = "negatives",
         margin_of: MarginOf = "anchor",
         reduction: Reduction = "mean",
@@ -135,6 +138,11 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
 
     def check_given(self, given: Any, batch: int) -> PairLabels:
         """Refuse labels that are not one number per pair, or a matrix if margins are the images'."""
+        if self.warming_up and self._epoch is None and not torch.compiler.is_compiling():
+            warn(
+                "NCR does not look at labels while it warms up, and was not told the epoch: call set_epoch(epoch) in "
+                "every epoch, or take NCR(warmup_epochs=0)"
+            )
         if not isinstance(given, PairLabels):
             check_floats("given", given)
             matrix = (batch, batch) if self.margin_of == "image" else None

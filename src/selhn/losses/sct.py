@@ -8,8 +8,10 @@ from selhn.base.types import Reduction, Variant
 from selhn.losses.checks import require_number
 from selhn.losses.hardest import VariantLoss
 from selhn.losses.statistics import AnchorStatistics, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss("sct", "hn if max_n s_n < s_p else max_n s_n", "Xuan et al., ECCV 2020", shift_invariant=False)
 class SCT(VariantLoss):
     """If the hardest negative beats the positive, push it away alone; else the triplet term.
 

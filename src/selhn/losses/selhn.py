@@ -7,11 +7,13 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
+from selhn.losses.base import SEPARATION, AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
 from selhn.losses.checks import ImageIds, ScoreRange, Scores, require_choice, require_number
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss("selhn", "hn if |max_n s_n - s_p| > epsilon else mean_n [s_n - s_p + margin]+", "Li et al., 2023")
 class TripletSelHN(AbstractLoss):
     """T-SelHN: mine the hardest negative only if it is separated from the positive, else average over all.
 
@@ -51,11 +53,16 @@ class TripletSelHN(AbstractLoss):
         "logits: logits / logit_scale), or pass cosines; for sums of cosines, raise margin and epsilon",
         always=False,
     )
+    remedy = (
+        "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
+        "or a loss that has no switch (loss=tal loss.temperature=0.05)"
+    )
+    watches_plateau = False  # an average over negatives falls below it without any mining
 
     def __init__(
         self,
         margin: float = 0.2,
-        epsilon: float = 0.01,
+        epsilon: float = SEPARATION,
         average_over: AverageOver = "negatives",
         mine_at_epsilon: bool = False,
         reduction: Reduction = "mean",
@@ -74,6 +81,10 @@ class TripletSelHN(AbstractLoss):
     def official(cls, **settings: Any) -> "TripletSelHN":
         """The authors' released code: a mean, averages over B - 1, and delta_s = epsilon mines."""
         return cls(**{"mine_at_epsilon": True, **settings})
+
+    @property
+    def separation(self) -> float:
+        return self.epsilon
 
     @property
     def needs(self) -> dict[str, Constants]:

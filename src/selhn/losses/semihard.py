@@ -1,8 +1,10 @@
 """The triplet loss on semi-hard negatives: Schroff et al., CVPR 2015, as the SelHN paper states it."""
 
 from selhn.losses.hardest import VariantLoss
+from selhn.losses.table import loss
 
 
+@loss("shn", "[max_{s_n < s_p} s_n - s_p + margin]+", "Schroff et al., CVPR 2015")
 class TripletSHN(VariantLoss):
     """T-SHN: the hinge of the hardest negative that scores below the positive.
 

@@ -8,8 +8,15 @@ from selhn.base.types import Reduction
 from selhn.losses.checks import require_number
 from selhn.losses.infonce import ScaledLoss
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss(
+    "siglip",
+    "softplus(-s_p/t - bias) + sum_n softplus(s_n/t + bias)",
+    "Zhai et al. (SigLIP), ICCV 2023",
+    shift_invariant=False,
+)
 class SigLIP(ScaledLoss):
     """Every pair of an image and a text is its own yes-or-no question.
 
@@ -18,13 +25,14 @@ class SigLIP(ScaledLoss):
         (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
 
     The loss of an anchor is its row or column sum: the mean over the anchors of both directions is the
-    paper's value. An anchor without negatives counts as 0. The paper learns temperature and bias, and so does
-    `selhn train`: at their initial values even a positive of cosine 1 has probability 1/2.
+    paper's value. An anchor without negatives counts as 0. Temperature and bias are learnt, as in the paper: at
+    their initial values even a positive of cosine 1 has probability 1/2.
 
     Args:
         temperature: what scores are divided by; the paper's training starts at t = 10, which is 0.1 here.
         bias: added to the scores, negative because nearly all pairs do not match; training starts at -10.
-        learn, reduction: see `ScaledLoss`.
+        learn: see `ScaledLoss`; `learn=False` keeps both at their settings.
+        reduction: see `AbstractLoss`.
 
     References:
         Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023.
@@ -41,7 +49,7 @@ class SigLIP(ScaledLoss):
         self,
         temperature: float = 0.1,
         bias: float = -10.0,
-        learn: bool = False,
+        learn: bool = True,
         reduction: Reduction = "mean",
     ):
         super().__init__(temperature, learn, reduction)

@@ -11,6 +11,7 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_choice, require_number
 from selhn.losses.statistics import STATISTICS, AnchorStatistics, Constants, PerAnchor, Statistic
+from selhn.losses.table import loss
 
 Mining = Literal["hardest", "average"]
 
@@ -51,6 +52,12 @@ STATISTICS["mined_count"] = Statistic("sum", lambda n, p, margin: is_mined(n, p,
 STATISTICS["mined_sum"] = Statistic("sum", _mined_penalty)
 
 
+@loss(
+    "ssp",
+    "[G+(s_p)]+ + [G-(max_n s_n)]+ if max_n s_n > s_p - margin else 0",
+    "Wei et al., CVPR 2020",
+    shift_invariant=False,
+)
 class SSP(AbstractLoss):
     """A polynomial of the positive and one of its mined negatives, each weighted by its own score.
 

@@ -7,8 +7,10 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss, hinge
 from selhn.losses.checks import require_number
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss("tal", "[t log sum_n e^(s_n/t) - s_p + margin]+", "Qin et al. (RDE), CVPR 2024")
 class TAL(AbstractLoss):
     """The hinge of a smooth maximum of all negatives.
 

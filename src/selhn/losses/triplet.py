@@ -10,11 +10,13 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_choice
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 Anchors = Literal["both", "images", "texts"]
 """Which anchors have a loss."""
 
 
+@loss("triplet", "sum_n [s_n - s_p + margin]+", "Schroff et al., CVPR 2015")
 class Triplet(AbstractLoss):
     """The hinge of every negative, summed over an anchor's negatives.
 

@@ -9,8 +9,15 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_number
 from selhn.losses.statistics import AnchorStatistics, Constants, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss(
+    "uto",
+    "t log(1 + sum_n e^((s_n - threshold)/t)) - log(1 + [s_p]+)/2",
+    "Zhang et al. (USER), TIP 2024",
+    shift_invariant=False,
+)
 class UTO(AbstractLoss):
     """A smooth maximum of the negatives above a threshold, and the logarithm of the positive.
 

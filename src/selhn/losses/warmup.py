@@ -4,8 +4,10 @@ from selhn.base.types import Reduction
 from selhn.losses.base import AbstractLoss, Scheduled, hinge
 from selhn.losses.checks import require_number
 from selhn.losses.statistics import AnchorStatistics, PerAnchor
+from selhn.losses.table import loss
 
 
+@loss("warmup", "triplet for the first epochs, then hn", "Chen et al. (VSE-infinity), CVPR 2021")
 class TripletWarmUp(Scheduled, AbstractLoss):
     """`Triplet` for the first `warmup_epochs` epochs, `TripletHN` from then on.
 

@@ -167,6 +167,21 @@ def trains_on_more(model: AbstractMatcher) -> bool:
     return type(model).forward is not AbstractMatcher.forward
 
 
+def members(model: AbstractMatcher) -> tuple[AbstractMatcher, ...]:
+    """The networks in a model: itself, or `both` that teach each other."""
+    return getattr(model, "both", (model,))
+
+
+def pairs_apart(model: AbstractMatcher) -> bool:
+    """Whether a model says that its `logits` can score a pair without the others, from `Fragments` of both."""
+    return bool(getattr(model, "pairs_apart", False))
+
+
+def images_apart(model: AbstractMatcher) -> bool:
+    """Whether the scores of an image do not depend on the other images, unless the model says otherwise."""
+    return bool(getattr(model, "images_apart", True))
+
+
 def encode_batch(model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:
     """The images and the texts of a batch, at the same time in a step that is being recorded."""
     return side_by_side(

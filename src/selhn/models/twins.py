@@ -1,9 +1,7 @@
 """Two networks as one matcher, for co-teaching (Huang et al., NCR, NeurIPS 2021)."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -11,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Batch, Match
-from selhn.models.cross_attention import CrossAttention
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, dot_scores
 from selhn.ops import Fragments, side_by_side
 
@@ -32,10 +29,7 @@ class Twins(AbstractMatcher):
 
     @property
     def both(self) -> tuple[AbstractMatcher, AbstractMatcher]:
-        first, second = self.networks
-        assert isinstance(first, AbstractMatcher)
-        assert isinstance(second, AbstractMatcher)
-        return first, second
+        return cast(tuple[AbstractMatcher, AbstractMatcher], tuple(self.networks))
 
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None, **side: Tensor) -> Any:
         return self._join(*(network.encode_images(regions, region_mask, **side) for network in self.both))
@@ -52,10 +46,9 @@ class Twins(AbstractMatcher):
             return super().logits(images, texts, aligned)
         if self.is_embedding:
             return dot_scores(images, texts)
-        parts = zip(self.both, self._parts(images), self._parts(texts))
+        parts = zip(self.both, images.chunk(2, -1), texts.chunk(2, -1))
         first, second = (network.logits(own_images, own_texts) for network, own_images, own_texts in parts)
-        network = self.both[0]
-        if not isinstance(network, CrossAttention) or not network.sigmoid:
+        if not getattr(self.both[0], "sigmoid", False):
             return (first + second) / 2
         # log of p1 + p2 less that of (1 - p1) + (1 - p2): nothing is lost where both are near 0 or 1.
         return torch.logaddexp(logsigmoid(first), logsigmoid(second)) - torch.logaddexp(
@@ -74,25 +67,7 @@ class Twins(AbstractMatcher):
 
     def _join(self, first: Any, second: Any) -> Any:
         if isinstance(first, Fragments):
-            assert isinstance(second, Fragments)
-            whole = None
-            if first.whole is not None and second.whole is not None:
-                whole = torch.cat([first.whole, second.whole], -1)
-            edges = None
-            if first.edges is not None and second.edges is not None:
-                edges = torch.cat([first.edges, second.edges], -1)
-            return Fragments(torch.cat([first.vectors, second.vectors], -1), first.mask, whole, edges=edges)
+            return first.beside(second)
         # The product of joined unit vectors is then the mean of the two cosines.
         scale = math.sqrt(0.5) if self.is_embedding else 1.0
         return torch.cat([first, second], -1) * scale
-
-    def _parts(self, joined: Any) -> Sequence[Any]:
-        if not isinstance(joined, Fragments):
-            return joined.chunk(2, -1)
-        wholes, edges = (
-            (None, None) if part is None else part.chunk(2, -1) for part in (joined.whole, joined.edges)
-        )
-        both = zip(joined.vectors.chunk(2, -1), wholes, edges)
-        return [
-            replace(joined, vectors=own, whole=whole, gram=None, edges=graph) for own, whole, graph in both
-        ]

@@ -3,9 +3,9 @@
 x_0 = dropout(LayerNorm(word + position + kind of text)),  then the layers of `selhn.ops.transformer_layers`
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -97,7 +97,7 @@ class BertEncoder(nn.Module):
             dropout=config.hidden_dropout_prob if training else 0.0,
             attention_dropout=config.attention_probs_dropout_prob if training else 0.0,
         )
-        weights = [layer.weights() for layer in self.encoder.modules() if isinstance(layer, _Layer)]
+        weights = [layer.weights() for layer in cast(Iterable[_Layer], self.encoder["layer"])]
         return transformer_layers(self.embeddings(tokens), mask, weights, settings)
 
     @torch.no_grad()

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -98,6 +98,25 @@ class Fragments:
 
     def split(self, size: int) -> list["Fragments"]:
         return [self[first : first + size] for first in range(0, len(self), size)]
+
+    def beside(self, other: "Fragments") -> "Fragments":
+        """Vectors of the same items next to each other, as one set of wider ones; `chunk` is the inverse."""
+        whole = edges = None
+        if self.whole is not None and other.whole is not None:
+            whole = torch.cat([self.whole, other.whole], -1)
+        if self.edges is not None and other.edges is not None:
+            edges = torch.cat([self.edges, other.edges], -1)
+        return Fragments(torch.cat([self.vectors, other.vectors], -1), self.mask, whole, edges=edges)
+
+    def chunk(self, number: int, axis: Literal[-1] = -1) -> list["Fragments"]:
+        """The parts of every vector, like those of a tensor."""
+        wholes, edges = (
+            [None] * number if part is None else part.chunk(number, axis) for part in (self.whole, self.edges)
+        )
+        parts = zip(self.vectors.chunk(number, axis), wholes, edges)
+        return [
+            replace(self, vectors=own, whole=whole, gram=None, edges=graph) for own, whole, graph in parts
+        ]
 
     def trimmed(self) -> "Fragments":
         """A copy without trailing positions that are padding in all items; waits for the device."""

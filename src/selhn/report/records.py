@@ -10,9 +10,10 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import flat
 from selhn.diagnose import Diagnosis, diagnose, epsilon_of
 from selhn.eval import Metrics
+from selhn.losses import create_loss
 from selhn.runs import OWN, RunFolder
 from selhn.training import RunConfig, run_names
-from selhn.training.run import make_loss, trained_on
+from selhn.training.run import trained_on
 
 RECALLS = (1, 5, 10)
 
@@ -81,7 +82,11 @@ def _read_run(path: Path, name: str) -> RunRecord:
         path,
         name,
         found,
-        epsilon_of(None if config is None or config.loss.startswith(OWN) else make_loss(config)),
+        epsilon_of(
+            None
+            if config is None or config.loss.startswith(OWN)
+            else create_loss(config.loss, **config.loss_settings)
+        ),
         trained_on(path) or f"the unnamed data of {name}",
         config,
         as_typed(folder.identity if config is None else config.to_dict()),

@@ -53,12 +53,6 @@ _FILES = (
 """All that is opened in a run folder, where people may keep other things. Tokenizers look for a `config.json`."""
 OWN = "own:"
 """Prefix in `config.yaml` of a model, loss or data set that is not registered: only Python can make it."""
-LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "siglip": {"learn": True},
-    "siglip_multi": {"learn": True},
-    "ncr": {"warmup_epochs": 5},
-}
-"""Default loss settings in a run, unless `config.yaml` has others; the loss class has its own defaults."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import yaml
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, plain, require_kind
 from selhn.data import Data
-from selhn.losses import LOSSES, AbstractLoss, loss_settings
+from selhn.losses import LOSSES, loss_settings
+from selhn.losses.base import known
 from selhn.models import MODELS, AbstractMatcher
 from selhn.runs import OWN
 
@@ -139,13 +140,13 @@ def describe_objects(
     """The configuration of a run from Python: registered objects by name, `own:` before all others."""
     of_model = model.name or OWN + type(model).__name__
     of_loss = next((name for name, entry in LOSSES.items() if type(loss) is entry.loss), None)
-    settings = loss_settings(loss) if isinstance(loss, AbstractLoss) and of_loss else {}
+    ours = known(loss)
     return RunConfig(
         of_model,
         of_loss or OWN + getattr(loss, "__name__", type(loss).__name__),
         data.source or OWN + data.name,
         {"networks": 1, **model.settings} if model.name else {},
-        settings,
+        loss_settings(ours) if ours is not None and of_loss else {},
         data.settings,
         train,
     )

@@ -21,7 +21,8 @@ from selhn.base.ranks import Ranks, joined, local_device
 from selhn.data import Data
 from selhn.diagnose import diagnose, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
-from selhn.losses import LOSSES, AbstractLoss, Scheduled
+from selhn.losses import LOSSES
+from selhn.losses.base import known
 from selhn.models import AbstractMatcher
 from selhn.ops import synced
 from selhn.runs import Results, RunFolder
@@ -107,7 +108,7 @@ def train_in(
 
     With several processes (`torchrun`) each computes its part of every batch; rank 0 does everything else.
     """
-    config, settings, rate = run.train, run.to_dict(), None
+    config, settings, rate, ours = run.train, run.to_dict(), None, known(loss)
     with joined() as ranks, synced(model) if ranks is not None else nullcontext():
         folder.check(resume)
         asked = known_trackers(track, folder)
@@ -146,7 +147,7 @@ def train_in(
                     for step in batches.steps(epoch, start=state.position.step_in_epoch):
                         if (wanted := rate_factor(config, state.position.step, steps)) != rate:
                             set_learning_rate(state.optimizer, rate := wanted)
-                        numbers = stepper(step, loss.phase if isinstance(loss, Scheduled) else None)
+                        numbers = stepper(step, None if ours is None else ours.phase)
                         at = state.advance()
                         if average is not None:
                             average.update(at.step)
@@ -173,12 +174,12 @@ def train_in(
 
 
 def _begin_epoch(state: RunState, epoch: int) -> None:
-    loss, alarm, protocol = state.loss, state.alarm, state.protocol
-    if isinstance(loss, Scheduled):
-        loss.set_epoch(epoch)
-    if alarm is not None and isinstance(loss, AbstractLoss):
-        alarm.plateau = watched_plateau(loss, protocol.config.batch_size)
-        alarm.patience = patience(loss, len(protocol.batches))
+    ours, alarm, protocol = known(state.loss), state.alarm, state.protocol
+    if ours is not None:
+        ours.set_epoch(epoch)
+        if alarm is not None:
+            alarm.plateau = watched_plateau(ours, protocol.config.batch_size)
+            alarm.patience = patience(ours, len(protocol.batches))
     if state.position.step_in_epoch == 0:
         protocol.begin_epoch(epoch)
     state.model.train()

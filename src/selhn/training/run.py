@@ -19,10 +19,10 @@ from selhn.base.ranks import launched
 from selhn.data import Data, Split, load_data
 from selhn.data.concepts import graph_of
 from selhn.eval import Metrics, ensemble, folds_of, in_folds, measure_split, require_width, score_split
-from selhn.losses import LOSSES, AbstractLoss, create_loss
+from selhn.losses import LOSSES, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
 from selhn.models.pixels import without_weights
-from selhn.runs import LOSS_DEFAULTS, OWN, RunFolder
+from selhn.runs import OWN, RunFolder
 from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
 from selhn.training.loop import Run, train_in
@@ -42,7 +42,7 @@ def run_config(
     """Create the data, the model and the loss, and train."""
     folder = RunFolder(out)
     folder.check(resume)
-    loss = make_loss(config)
+    loss = create_loss(config.loss, **config.loss_settings)
     protocol_of(type(loss), config.train.distil).require_shareable(loss, config.train, launched())
     data = load_data(find_data(config.data), **config.data_settings)
     if resume or not config.start:
@@ -85,11 +85,6 @@ def read_config(run: Path) -> RunConfig:
         raise Damaged(
             f"{folder.file('config.yaml')} cannot be read ({error}): restore it, or start the run again"
         ) from None
-
-
-def make_loss(config: RunConfig) -> AbstractLoss:
-    """The loss of a configuration, with the defaults of a whole run."""
-    return create_loss(config.loss, **{**LOSS_DEFAULTS.get(config.loss, {}), **config.loss_settings})
 
 
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:

@@ -13,8 +13,8 @@ from selhn.base.names import require_settings
 from selhn.base.ranks import Ranks
 from selhn.data import Data, with_noise
 from selhn.diagnose import StallAlarm, make_alarm
-from selhn.losses import AbstractLoss, Learns, loss_settings
-from selhn.losses.base import learnt_by
+from selhn.losses import loss_settings
+from selhn.losses.base import known, learnt_by
 from selhn.models import AbstractMatcher
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
@@ -105,7 +105,8 @@ def make_state(
     ranks: Ranks | None,
 ) -> RunState:
     """Everything a run consists of, before its first step; nothing is written."""
-    if isinstance(loss, AbstractLoss) and loss.reduction == "none":
+    ours = known(loss)
+    if ours is not None and ours.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
     kind, number = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
     kind.require_shareable(loss, config, number)
@@ -131,10 +132,10 @@ def identity_of(
     model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig
 ) -> dict[str, str]:
     """What must not change when a run is resumed; the number of epochs may grow."""
-    of_loss = repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__)
-    if isinstance(loss, AbstractLoss) and isinstance(loss, Learns):  # with the values it starts from
-        started = ", ".join(f"{key}={value!r}" for key, value in loss_settings(loss).items())
-        of_loss = f"{type(loss).__name__}({started})"
+    of_loss, ours = getattr(loss, "__name__", type(loss).__name__), known(loss)
+    if ours is not None:  # with the values that learnt settings start from
+        started = ", ".join(f"{key}={value!r}" for key, value in loss_settings(ours).items())
+        of_loss = f"{of_loss}({started})"
     made_of = ", ".join(f"{key}={value}" for key, value in model.settings.items())
     weights = sum(parameter.numel() for parameter in model.parameters())
     texts = "\n".join([*data.train.captions[:100], *data.dev.captions[:100]])

@@ -12,8 +12,7 @@ from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
-from selhn.losses import AbstractLoss
-from selhn.losses.base import learnt_by
+from selhn.losses.base import known, learnt_by
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
 from selhn.ops import side_by_side
@@ -96,9 +95,7 @@ def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
     record = config.capture == "always" or (
         config.capture == "auto"
         and batches.device.type == "cuda"
-        and isinstance(
-            loss, AbstractLoss
-        )  # any other function might read its values, which a recording cannot
+        and known(loss) is not None  # a function from outside might read its values, which a recording cannot
         and protocol.capturable
         and protocol.ranks is None  # an exchange through the host cannot be recorded,
         and not config.chunk  # nor can reading the generator before a chunk is encoded again
@@ -114,20 +111,18 @@ def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens
     with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
         match, given = protocol.match(pairs, batch)
     # The loss, its mean over anchors and the probe share one pass over the scores.
-    ours = isinstance(loss, AbstractLoss)
-    anchors = loss.statistics(match.scores, image_ids, given=given, also=("hardest",)) if ours else None
-    value = loss.reduce(anchors) if ours else loss(match.scores)
-    if not ours and not (isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad):
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) and value.ndim else repr(value)
-        raise SelhnError(
-            f"the loss must be one number with a gradient for the scores, got {got}: return a 0-d tensor"
-        )
+    ours, anchors = known(loss), None
+    if ours is None:
+        value = _one_number(loss(match.scores))
+    else:
+        anchors = ours.statistics(match.scores, image_ids, given=given, also=("hardest",))
+        value = ours.reduce(anchors)
 
     def watch() -> dict[str, Tensor]:
-        mean = loss.reduce(anchors, "mean") if ours and loss.reduction != "mean" else value
-        probed = probe_scores(
-            match.scores, image_ids, epsilon_of(loss), None if anchors is None else anchors.raw
-        )
+        mean, raw = value, None
+        if ours is not None and anchors is not None:
+            mean, raw = value if ours.reduction == "mean" else ours.reduce(anchors, "mean"), anchors.raw
+        probed = probe_scores(match.scores, image_ids, epsilon_of(loss), raw)
         return {"loss_per_anchor": mean.detach(), **probed}
 
     optimizer.zero_grad()
@@ -146,3 +141,13 @@ def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens
     }
     clipped_step(optimizer, norms, config.clip)
     return numbers
+
+
+def _one_number(value: object) -> Tensor:
+    """The value of a loss from outside; refuses what cannot be trained with."""
+    if isinstance(value, Tensor) and value.ndim == 0 and value.requires_grad:
+        return value
+    got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) and value.ndim else repr(value)
+    raise SelhnError(
+        f"the loss must be one number with a gradient for the scores, got {got}: return a 0-d tensor"
+    )

@@ -33,7 +33,7 @@ def make_protocol(tiny_data, tiny_config):
 
 
 def test_every_pair_is_surveyed_once_by_each_network_in_full_batches(make_protocol, tiny_data):
-    protocol = make_protocol(NCR())
+    protocol = make_protocol(NCR(warmup_epochs=0))
     losses, predictions = protocol.survey(3)
     assert losses.shape == predictions.shape == (2, 500)
     assert not torch.equal(losses[0], losses[1])
@@ -45,7 +45,7 @@ def test_every_pair_is_surveyed_once_by_each_network_in_full_batches(make_protoc
         batch = plain.assemble_rows(texts)
         with torch.no_grad():
             for network, of_one in zip(model.both, losses, strict=True):
-                expected = NCR().pair_losses(network(batch).scores, batch.image_ids)
+                expected = NCR(warmup_epochs=0).pair_losses(network(batch).scores, batch.image_ids)
                 torch.testing.assert_close(of_one[texts], expected)
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_divided_while_warming_up(make_protocol):
 
 
 def test_labels_by_hand(make_protocol, monkeypatch):
-    protocol = make_protocol(NCR(), epochs=4)
+    protocol = make_protocol(NCR(warmup_epochs=0), epochs=4)
     losses = torch.zeros(2, 500)
     losses[0, 250:] = 1.0  # the first network finds the second half wrong,
     losses[1, 400:] = 1.0  # the second the last fifth
@@ -77,7 +77,7 @@ def test_labels_by_hand(make_protocol, monkeypatch):
 
 
 def test_a_network_alone_is_its_own_other(make_protocol, monkeypatch):
-    protocol = make_protocol(NCR(), networks=1)
+    protocol = make_protocol(NCR(warmup_epochs=0), networks=1)
     losses = (torch.arange(500) >= 300).float()[None]
     monkeypatch.setattr(protocol, "survey", lambda epoch: (losses, torch.zeros(1, 500)))
     protocol.begin_epoch(0)
@@ -85,7 +85,7 @@ def test_a_network_alone_is_its_own_other(make_protocol, monkeypatch):
 
 
 def test_a_step_gathers_the_labels_of_its_pairs(make_protocol):
-    protocol = make_protocol(NCR())
+    protocol = make_protocol(NCR(warmup_epochs=0))
     protocol.tables["labels"].copy_(torch.rand(2, 500))
     step = next(protocol.batches.steps(0))
     batch = protocol.batches.assemble(step)
@@ -98,7 +98,7 @@ def test_a_step_gathers_the_labels_of_its_pairs(make_protocol):
 @pytest.mark.parametrize("networks", [1, 2])
 def test_every_matrix_of_a_network_has_its_labels(make_protocol, networks):
     """CVSE trains on several matrices of scores; both networks once had the labels of the first."""
-    protocol = make_protocol(NCR(), networks, name="cvse")
+    protocol = make_protocol(NCR(warmup_epochs=0), networks, name="cvse")
     protocol.tables["labels"].copy_(torch.rand_like(protocol.tables["labels"]))
     step = next(protocol.batches.steps(0))
     match, given = protocol.match(step.pairs, protocol.batches.assemble(step))
@@ -124,7 +124,7 @@ def test_probability_and_threshold():
 
 def test_injected_noise_is_told_from_true_pairs(make_protocol, tiny_data):
     noisy = with_noise(tiny_data, 0.3, seed=0)
-    protocol = make_protocol(NCR(), data=noisy, dim=32)
+    protocol = make_protocol(NCR(warmup_epochs=0), data=noisy, dim=32)
     warm = NCR(warmup_epochs=6)
     train(protocol.model, noisy, warm, epochs=6, lr=5e-3, batch_size=64, device="cpu", quiet=True)
     protocol.begin_epoch(0)

@@ -12,7 +12,7 @@ from selhn.base.ranks import Ranks, Shares
 from selhn.base.tensor_files import check_fits
 from selhn.base.types import Batch, Match, Products
 from selhn.data import Batches, Data, Pairs
-from selhn.losses import AbstractLoss
+from selhn.losses.base import known
 from selhn.models import AbstractMatcher
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
@@ -84,7 +84,7 @@ class Protocol:
         if shares is None and not self.config.chunk:
             return model(batch)
         images, texts = self.encoded(model, batch)
-        if model.is_embedding and isinstance(self.loss, AbstractLoss) and not self.needs_matrix:
+        if model.is_embedding and known(self.loss) is not None and not self.needs_matrix:
             return Match(Products(images, texts, shares))
         if shares is None:
             return Match(model.score(images, texts))

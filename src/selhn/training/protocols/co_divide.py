@@ -11,7 +11,8 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Pairs
 from selhn.losses import NCR, PairLabels
-from selhn.models import Twins, in_eval_mode
+from selhn.models import in_eval_mode
+from selhn.models.matcher import members
 from selhn.training.protocols.base import Protocol
 
 
@@ -39,7 +40,7 @@ class CoDivide(Protocol):
         if self.config.two_pass and self.loss.margin_of == "image":
             raise SelhnError("ncr with margin_of=image moves its hardest negatives: leave two_pass=false")
         split, batches, device = self.data.train, self.batches, self.batches.device
-        size = (2 if isinstance(self.model, Twins) else 1, split.num_texts)
+        size = (len(members(self.model)), split.num_texts)
         self.tables["labels"] = torch.ones(size, device=device)
         self.tables["trained"] = torch.ones(size, dtype=torch.bool, device=device)
         self._plain = Batches(split, batches.tokenizer, batches.batch_size, seed=self.config.seed, device=device,
@@ -59,7 +60,7 @@ class CoDivide(Protocol):
         match, _ = super().match(pairs, batch)
         assert isinstance(match.scores, Tensor)
         labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
-        if not isinstance(self.model, Twins):
+        if len(members(self.model)) == 1:
             return match, PairLabels(labels[0], trained[0])
         # Each network may have several matrices of scores, as CVSE has.
         shape = 2, *[1] * (match.scores.ndim - 3), len(pairs.texts)

@@ -13,8 +13,8 @@ from selhn.data import Pairs, Split, TextBlocks
 from selhn.eval.encoded import image_encodings, text_encodings
 from selhn.eval.scoring import BYTES_PER_SCORE, Matching
 from selhn.losses import AOQ, OfflineScores
-from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch, in_eval_mode
-from selhn.models.matcher import trains_on_more
+from selhn.models import AbstractMatcher, encode_batch, in_eval_mode
+from selhn.models.matcher import members, pairs_apart, trains_on_more
 from selhn.ops import Fragments, unit
 from selhn.training.protocols.base import Protocol
 
@@ -35,7 +35,7 @@ class OfflineNegatives(Protocol):
     loss: AOQ
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, Twins):
+        if len(members(self.model)) > 1:
             raise SelhnError("aoq trains one network: leave model.networks at 1")
         if self.config.two_pass:
             raise SelhnError("aoq has gradients for more pairs than those of a batch: leave two_pass=false")
@@ -103,7 +103,7 @@ def paired_scores(model: AbstractMatcher, images: Any, texts: Any) -> Float[Tens
     if model.is_embedding:
         with torch.autocast(images.device.type, enabled=False):
             return (images * texts).sum(dim=1)
-    if isinstance(model, CrossAttention) and model.pairs_apart:
+    if pairs_apart(model):
         return model.activation(model.logits(images, texts, aligned=True))
     return model.score(images, texts).diagonal()
 

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError, warn
 from selhn.base.types import Batch
-from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch
-from selhn.models.matcher import trains_on_more
+from selhn.models import AbstractMatcher, encode_batch
+from selhn.models.matcher import images_apart, members, trains_on_more
 from selhn.ops import Fragments, remembering_nothing
 from selhn.training.config import TrainConfig
 
@@ -54,9 +54,9 @@ def require_shareable_model(model: AbstractMatcher, config: TrainConfig, ranks: 
         return
     name = model.name or type(model).__name__
     if trains_on_more(model):
-        what = "has two networks" if isinstance(model, Twins) else "trains on more than its scores"
+        what = "has two networks" if len(members(model)) > 1 else "trains on more than its scores"
         raise SelhnError(f"{name} {what}, for which a batch must be whole: {instead(ranks)}")
-    if isinstance(model, CrossAttention) and not model.images_apart:
+    if not images_apart(model):
         raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {instead(ranks)}")
     if config.chunk and not model.is_embedding:
         raise SelhnError(

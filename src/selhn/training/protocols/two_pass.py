@@ -17,31 +17,31 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.ranks import Shares
 from selhn.base.types import Batch, Match
-from selhn.losses import STATISTICS, AbstractLoss, Scheduled
+from selhn.losses import STATISTICS, AbstractLoss
+from selhn.losses.base import known
 from selhn.losses.statistics import Needs, only_maxima, with_constants
-from selhn.models import AbstractMatcher, CrossAttention, encode_batch
-from selhn.models.matcher import trains_on_more
-from selhn.ops import Fragments
+from selhn.models import AbstractMatcher, encode_batch
+from selhn.models.matcher import pairs_apart, trains_on_more
 from selhn.training.protocols.shares import each_tensor
 
 
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
     """Refuse a model or a loss for which two passes are not the same step."""
-    if not (isinstance(model, CrossAttention) and model.pairs_apart) or trains_on_more(model):
+    if not pairs_apart(model) or trains_on_more(model):
         raise SelhnError(
             "two_pass=true scores some pairs again, apart from the others, and "
             f"{model.name or type(model).__name__} cannot: its scores are cheap, or depend on other pairs "
             "(as with the batch norm of saf); leave two_pass=false"
         )
-    if not isinstance(loss, AbstractLoss):
+    ours = known(loss)
+    if ours is None:
         raise SelhnError(
             "two_pass=true must know which pairs get a gradient, which a function from outside does not "
             "tell: use a loss of selhn, or leave two_pass=false"
         )
     # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
-    changes = isinstance(loss, Scheduled) and loss.phase is not None
-    if not changes and not loss.mines:
-        sums = ", ".join(name for name in loss.needs if not only_maxima((name,)))
+    if ours.phase is None and not ours.mines:
+        sums = ", ".join(name for name in ours.needs if not only_maxima((name,)))
         raise SelhnError(
             f"two_pass=true is for losses of hardest negatives, and {type(loss).__name__} has gradients for "
             f"all of them ({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
@@ -76,9 +76,8 @@ def match_in_two_passes(
         image, text = pairs // len(whole), pairs % len(whole)
     # Otherwise the weights that autocast rounded above would be used below, where they need a gradient.
     torch.clear_autocast_cache()
-    if isinstance(images, Fragments):
-        # Once per item, not once per pair that the item is in.
-        images, texts = images.with_gram(), texts.with_gram()
+    # Once per item, not once per pair that the item is in.
+    images, texts = images.with_gram(), texts.with_gram()
     again = model.activation(model.logits(images[image], texts[text], aligned=True))
     # The value stays that of the first pass to the last bit, so that the loss finds the same maxima.
     leads = (again - again.detach()).to(scores.dtype) * counts

@@ -73,11 +73,13 @@ def assert_like_dense(loss_fn, embs, ids=None):
     loss, grads = value_and_grads(loss_fn.from_embeddings(*embs, ids), embs)
     expected, expected_grads = dense_in_float64(loss_fn, embs, ids)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss.double(), expected, rtol=2e-6, atol=2e-6)
+    # A learnt scale is multiplied into the embeddings, in their precision.
+    of_loss, of_grads = (2e-3, 0.02) if loss_fn.learnt() else (2e-6, 0.005)
+    torch.testing.assert_close(loss.double(), expected, rtol=of_loss, atol=of_loss)
     for grad, expected_grad, emb in zip(grads, expected_grads, embs, strict=True):
         assert grad.dtype == emb.dtype
         scale = expected_grad.abs().max().item()
-        torch.testing.assert_close(grad.double(), expected_grad, rtol=0.005, atol=0.005 * scale)
+        torch.testing.assert_close(grad.double(), expected_grad, rtol=of_grads, atol=of_grads * scale)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,6 +1,7 @@
 """Every route of the service, asked in the process that would serve."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from faults.given import TOKEN, Place, selhn
@@ -89,6 +90,15 @@ def served(*words: object) -> int:
     return selhn(*words, "--port", 0)
 
 
+def _without_lock(found: Any, instance: Any, owner: Any = None) -> Any:
+    """A `cached_property` as it is from Python 3.12 on: a lock that another thread holds is never free after a fork."""
+    if instance is None:
+        return found
+    if found.attrname not in vars(instance):
+        vars(instance)[found.attrname] = found.func(instance)
+    return vars(instance)[found.attrname]
+
+
 def photographs(place: Place, *words: object) -> int:
     """`selhn photos`, until it has indexed and every route was asked; its other process is forked from this one."""
     import multiprocessing
@@ -99,6 +109,7 @@ def photographs(place: Place, *words: object) -> int:
 
     forked = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: forked
+    cached_property.__get__ = _without_lock
 
     def answer(server: Any, sockets: Any = None) -> None:
         client = TestClient(

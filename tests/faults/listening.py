@@ -9,18 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from faults.given import Place
+from faults.kills import CHANGES, WRITES
 
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-CHANGES = (
-    "os.rename",
-    "os.remove",
-    "os.rmdir",
-    "os.mkdir",
-    "os.truncate",
-    "os.chmod",
-    "os.link",
-    "os.symlink",
-)
 FOLLOWING = ("os.listdir", "os.scandir", "os.chmod", "os.truncate", "os.utime", "sqlite3.connect")
 
 

@@ -16,7 +16,17 @@ URI_HELP = (
 )
 EXTRACTOR_HELP = "The extractor that the index names, to allow its download."
 INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, in ~/.local/share/selhn."
-
+ShownFolders = Annotated[
+    list[Path] | None,
+    Option(
+        "--folder",
+        help="A folder whose pictures may be shown, if the index was made elsewhere; may be repeated.",
+    ),
+]
+GivenToken = Annotated[
+    str | None, Option(help="Token that clients must send; also SELHN_TOKEN; default is a new one.")
+]
+NoToken = Annotated[bool, Option("--no-token", help="Let every user of this machine in, without a token.")]
 
 _UNWANTED = re.compile(r"-[^\W\d_]{2}\S*")
 
@@ -128,13 +138,7 @@ def search(
     data: Annotated[str | None, Option(help="Data to search; default is that of the run.")] = None,
     split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
     extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
-    shown: Annotated[
-        list[Path] | None,
-        Option(
-            "--folder",
-            help="A folder whose pictures may be shown, if the index was made elsewhere; may be repeated.",
-        ),
-    ] = None,
+    shown: ShownFolders = None,
 ) -> None:
     """Find pictures by a sentence, a picture, or both. Without either, --order lists them by date."""
     from selhn.base.device import one_thread
@@ -176,12 +180,8 @@ def serve(
         str, Option(help="Address to listen on; any other than loopback needs --token.")
     ] = "127.0.0.1",
     port: Annotated[int, Option(help="Port; 0 picks a free one.")] = 8000,
-    token: Annotated[
-        str | None, Option(help="Token that clients must send; also SELHN_TOKEN; default is a new one.")
-    ] = None,
-    no_token: Annotated[
-        bool, Option("--no-token", help="Let every user of this machine in, without a token.")
-    ] = False,
+    token: GivenToken = None,
+    no_token: NoToken = False,
     hostname: Annotated[
         list[str] | None, Option(help="Host name of the service, besides localhost; may be repeated.")
     ] = None,
@@ -190,13 +190,7 @@ def serve(
     ] = None,
     writable: Annotated[bool, Option("--writable", help="Let clients add, change and delete items.")] = False,
     extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
-    shown: Annotated[
-        list[Path] | None,
-        Option(
-            "--folder",
-            help="A folder whose pictures may be shown, if the index was made elsewhere; may be repeated.",
-        ),
-    ] = None,
+    shown: ShownFolders = None,
 ) -> None:
     """Search in the browser and over HTTP."""
     from selhn.cli.search import index_path

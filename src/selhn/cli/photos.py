@@ -5,6 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from selhn.cli.index import GivenToken, NoToken
 from selhn.cli.train import stoppable
 
 
@@ -25,12 +26,8 @@ def photos(
         str, Option(help="Address to listen on; any other than loopback needs --token.")
     ] = "127.0.0.1",
     port: Annotated[int | None, Option(help="Port; default 8000 or the next free one.")] = None,
-    token: Annotated[
-        str | None, Option(help="Token that clients must send; also SELHN_TOKEN; default is a new one.")
-    ] = None,
-    no_token: Annotated[
-        bool, Option("--no-token", help="Let every user of this machine in, without a token.")
-    ] = False,
+    token: GivenToken = None,
+    no_token: NoToken = False,
     writable: Annotated[
         bool, Option("--writable", help="Favourites, albums, adding and removing in the page.")
     ] = False,

@@ -1,4 +1,4 @@
-"""Towers: sentences and pictures to vectors with numpy and onnxruntime, from a folder that `selhn export towers` wrote."""
+"""Towers: sentences and pictures to vectors, from a folder that `selhn export towers` wrote, without torch."""
 
 from selhn.towers.base import AbstractTowers, TowerTokenizer
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from selhn.data import Data, Split, load_data
 from selhn.data.batches import image_blocks
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.ready import load_ready_fit, load_ready_model
 from selhn.search.calibration import Questions, calibrate, cut_off, judged, make_questions
-from selhn.search.encoding import digest_of
 from selhn.search.fit import Fit, text_features
 
 REGIONS = 10

@@ -12,7 +12,7 @@ from selhn.losses import LOSSES
 
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ adapt create_loss create_model evaluate list_losses
-        list_models load_data load_model recall train""",
+        list_models load_data load_model open_towers recall towers_of train""",
     "selhn.losses": """LOSSES STATISTICS AbstractLoss AnchorStatistics Learns LossEntry OfflineScores PairLabels
         Scheduled Statistic TakesGiven across_ranks create_loss hinge list_losses loss_settings register_loss """
     + " ".join(entry.loss.__name__ for entry in LOSSES.values()),
@@ -32,7 +32,9 @@ EXPORTS = {
     "selhn.runs": """OWN LogPart Results RunFolder environment find_runs load_weights read_log
         save_weights""",
     "selhn.search": """Fit Hit Index Item Kind Query Record Reranker calibrate is_milvus is_uri rerank_split""",
-    "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
+    "selhn.export": """Embedded MatcherTowers embeddings_of_index embeddings_of_split export_towers towers_of
+        write_clip_retrieval""",
+    "selhn.towers": "AbstractTowers TowerTokenizer open_towers",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict Watch attention_figure diagnose epsilon_of
         from_rows gradient_norms how_it_ended judge make_alarm parameter_norms patience
         plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure

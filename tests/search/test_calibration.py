@@ -3,9 +3,9 @@ import torch
 
 from selhn.base.errors import SelhnError
 from selhn.data import Data, DenseFeatures, Split
+from selhn.eval.stored import digest_of
 from selhn.search import calibrate, calibration
 from selhn.search.calibration import content_words, cut_off, find_matches, make_questions
-from selhn.search.encoding import digest_of
 
 THINGS, PLACES = ("dog", "cat", "car", "ball", "tree"), ("snow", "beach", "street")
 

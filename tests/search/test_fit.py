@@ -6,8 +6,8 @@ import torch
 from model_cases import FEATURE_DIM
 
 from selhn.base.errors import Damaged, SelhnError
+from selhn.eval.stored import digest_of
 from selhn.search import Fit, Index, Query
-from selhn.search.encoding import digest_of
 from selhn.search.fit import FIT_FILE, text_features
 
 FIT = Fit(

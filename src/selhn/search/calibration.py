@@ -13,8 +13,8 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data import Data, Split
 from selhn.data.batches import image_blocks
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher
-from selhn.search.encoding import digest_of
 from selhn.search.fit import FEATURES, LEAST_SLOPE, Fit, text_features, words_of
 from selhn.text import FUNCTION_WORDS
 

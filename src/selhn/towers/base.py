@@ -43,11 +43,22 @@ class AbstractTowers(ABC):
     """The name by which `open_towers` finds these towers again, such as "ready"; None if only their files do."""
     is_product: bool = True
     """Whether a score is the product of two vectors."""
+    feature_dim: int | None = None
+    """F, the numbers of a region, if these towers take regions and know."""
     features: str = ""
     """Identifies how pictures become vectors, for caches; empty if these towers take regions only."""
     resized: tuple[int, int] | None = None
     """Width and height, if `prepare` begins with squashing a picture to that size: a decoder may do so before."""
     tokenizer: TowerTokenizer
+
+    def to(self, device: Any) -> None:  # noqa: B027
+        """Compute on a device of torch, such as "cuda", if these towers can; ONNX files stay where they are."""
+
+    def with_extractor(self, extractor: Any) -> "AbstractTowers":
+        """These towers with what turns pictures into the regions that they take."""
+        raise SelhnError(
+            f"{self.name} takes no extractor: leave it out, or index with the run that it was made of"
+        )
 
     @abstractmethod
     def embed_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "T d"]:

@@ -24,15 +24,15 @@ EXPORTS = {
     "selhn.pictures": """Backbone CachedFeatures EmbeddedPictures Extracted Extractor FeatureCache Form Found Indexed
         Library PictureReport Plan create_backbone default_cache embed_pictures extract_pictures find_pictures
         grid_boxes import_pictures import_rows index_pictures load_extractor open_picture picture_split pool_boxes""",
-    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics Ranks encode_split ensemble evaluate folds folds_of
-        image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
-        recall_intervals region_attention require_width score_split""",
+    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics PairScorer Ranks encode_split ensemble evaluate folds
+        folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
+        recall_intervals region_attention require_width rerank_split score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds score_runs train""",
     "selhn.runs": """OWN LogPart Results RunFolder environment find_runs load_weights read_log
         save_weights""",
-    "selhn.search": """Fit Hit Index Item Kind Query Record Reranker calibrate is_milvus is_uri rerank_split""",
-    "selhn.export": """Embedded MatcherTowers embeddings_of_index embeddings_of_split export_towers towers_of
+    "selhn.search": """Fit Hit Index Item Kind Query Record Reranker is_milvus is_uri""",
+    "selhn.export": """Embedded MatcherTowers calibrate embeddings_of_index embeddings_of_split export_towers towers_of
         write_clip_retrieval""",
     "selhn.towers": "AbstractTowers TowerTokenizer open_towers",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict Watch attention_figure diagnose epsilon_of

@@ -26,10 +26,10 @@ from selhn.base.files import new_folder
 from selhn.base.onnx import import_onnxruntime
 from selhn.base.version import __version__
 from selhn.eval.stored import digest_of
+from selhn.export.matcher_towers import width_of
 from selhn.export.onnx_gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import members, taken_side
-from selhn.search.encoding import width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
 
 TOLERANCE = 1e-4

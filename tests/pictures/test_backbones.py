@@ -11,20 +11,10 @@ from PIL import Image
 from selhn.base.errors import Damaged, MissingExtra
 from selhn.base.sealed import digest_file
 from selhn.pictures import Backbone, Extractor, create_backbone
-from selhn.pictures.backbones import EfficientNetLite, Preprocessing, Timm, as_map, fold_batch_norms
+from selhn.pictures.backbones import EfficientNetLite, Timm, as_map, fold_batch_norms
 from selhn.pictures.efficientnet_lite import HEAD, SIZES, Network
 from selhn.pictures.onnx_form import to_onnx
-
-
-def test_pictures_are_squashed_and_scaled():
-    prepare = Preprocessing.of_shares(8, (0.5, 0.5, 0.5), (0.25, 0.5, 1.0))
-    white = prepare(Image.new("RGB", (30, 20), "white"))
-    assert white.shape == (3, 8, 8)
-    assert torch.allclose(white[:, 0, 0], torch.tensor([2.0, 1.0, 0.5]))
-    seen = Preprocessing((8, 12), (0.0,) * 3, (1.0,) * 3)(photo())
-    assert np.array_equal(
-        seen.permute(1, 2, 0), np.asarray(photo().resize((12, 8), Image.Resampling.BICUBIC))
-    )
+from selhn.towers import Preparation
 
 
 def test_patches_are_laid_out_as_a_map():
@@ -91,7 +81,7 @@ def test_efficientnet_reads_its_weights_and_runs_nothing_of_their_package(publis
     grey = backbone.prepare(Image.new("RGB", (300, 200), (127, 127, 255)))
     assert grey.shape == (3, 260, 260)
     assert grey[:, 0, 0].tolist() == [0, 0, 1]
-    two = torch.stack([grey, grey.flip(1)])
+    two = torch.from_numpy(np.stack([grey, grey[:, ::-1]]))
     with torch.inference_mode():
         torch.testing.assert_close(backbone.maps(two), network(two), rtol=1e-3, atol=5e-3)
 
@@ -172,7 +162,7 @@ def test_a_model_of_transformers(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(kept))
     backbone = create_backbone(f"transformers:{tmp_path}")
     features = Extractor(backbone, cells=4)([photo(1)])
-    pixels = Preprocessing.of_shares(32, (0.5,) * 3, (0.5,) * 3)(photo(1))
+    pixels = torch.from_numpy(Preparation.of_shares(32, (0.5,) * 3, (0.5,) * 3)(photo(1)))
     with torch.inference_mode():
         patches = model(pixel_values=pixels[None]).last_hidden_state[:, 1:]
     assert features.shape == (1, 17, 8)

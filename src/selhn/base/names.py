@@ -27,7 +27,7 @@ NAMED_MODELS: dict[str, str] = {}
 """
 
 NAMED_TOWERS: dict[str, str] = {}
-"""Towers that `open_towers` takes by name, in the same form."""
+"""Towers that `open_towers` takes by name, in the same form; the loader gets the name."""
 
 MODEL_TOWERS: dict[str, str] = {}
 """What puts a model of torch in the place of towers, in the same form: "open" takes what `load_model` takes, and

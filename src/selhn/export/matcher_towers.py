@@ -135,10 +135,10 @@ class MatcherTokenizer:
         return self._tokenizer.spell(list(ids))
 
 
-def open_ready() -> MatcherTowers:
+def open_ready(name: str) -> MatcherTowers:
     """The towers of the shipped model."""
-    towers = towers_of(load_model("ready"))
-    towers.source = "ready"
+    towers = towers_of(load_model(name))
+    towers.source = name
     return towers
 
 

@@ -18,7 +18,8 @@ from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, decode_video
 from selhn.pictures.preparation import Preprocessing
-from selhn.pictures.ready import READY, load_ready_projection
+from selhn.pictures.ready import load_ready_projection
+from selhn.towers.ready import READY
 
 EMBEDDING = "embedding:"
 Form = Literal["raw", "full", "pca"]

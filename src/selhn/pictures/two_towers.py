@@ -28,7 +28,7 @@ from selhn.models.matcher import RegionMask, Regions, TokenMask, Tokens, all_rea
 from selhn.pictures.backbones import import_library, open_clip_name
 from selhn.pictures.extractor import EMBEDDING, Extractor
 from selhn.pictures.preparation import Cropping, Preprocessing, preparation, preparation_of_open_clip
-from selhn.pictures.ready import READY
+from selhn.towers.ready import READY
 from selhn.search.encoding import digest_of
 
 LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError)

@@ -59,7 +59,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with the captions of dev, for recalls")
     parser.add_argument("--number", type=int, default=1000)
     parser.add_argument("--megapixels", type=float, default=12)
-    parser.add_argument("--grain", type=float, default=0, help="standard deviation of noise added to each pixel")
+    parser.add_argument(
+        "--grain", type=float, default=0, help="standard deviation of noise added to each pixel"
+    )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -98,7 +100,11 @@ def main() -> None:
         with Image.open(path) as small:
             forms["the file itself"].append(vector(small.convert("RGB")))
     vectors = {form: torch.stack(rows) for form, rows in forms.items()}
-    lines = [f"{len(names)} photographs at {arguments.megapixels:g} megapixels, grain {arguments.grain:g}", environment(), ""]
+    lines = [
+        f"{len(names)} photographs at {arguments.megapixels:g} megapixels, grain {arguments.grain:g}",
+        environment(),
+        "",
+    ]
     mean = {form: 1e3 * sum(kept) / len(kept) for form, kept in times.items()}
     lines += [table(["decoded", "CPU ms to the vector", "of it the vector"], [
         [form, f"{mean[form]:.1f}", f"{mean['vector alone']:.1f}"] for form in ("whole", "reduced")
@@ -119,8 +125,13 @@ def main() -> None:
             rows.append([form, *(f"{100 * (rank < k).float().mean():.2f}" for k in (1, 5, 10))])
             first[form] = scores.topk(min(10, len(names))).indices
         lines += ["", table(["captions find", "R@1", "R@5", "R@10"], rows)]
-        same = [len(set(a) & set(b)) / len(a) for a, b in zip(first["whole"].tolist(), first["reduced"].tolist())]
-        lines += ["", f"the ten best of a caption, whole and reduced: {100 * sum(same) / len(same):.1f} % the same"]
+        same = [
+            len(set(a) & set(b)) / len(a) for a, b in zip(first["whole"].tolist(), first["reduced"].tolist())
+        ]
+        lines += [
+            "",
+            f"the ten best of a caption, whole and reduced: {100 * sum(same) / len(same):.1f} % the same",
+        ]
     text = "\n".join(lines)
     print(text)
     save("camera-grain-cpu" if arguments.grain else "camera-cpu", text, arguments.out)

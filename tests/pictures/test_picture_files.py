@@ -119,8 +119,13 @@ def test_a_picture_is_reduced_while_it_is_decoded():
 
 @pytest.mark.parametrize(
     ("size", "resized", "divided"),
-    [((1600, 1200), (26, 24), 8), ((2080, 2080), (260, 260), 4), ((1039, 1600), (260, 260), 1), ((2080, 2080), (260, 521), 1)],
-)  # fmt: skip
+    [
+        ((1600, 1200), (26, 24), 8),
+        ((2080, 2080), (260, 260), 4),
+        ((1039, 1600), (260, 260), 1),
+        ((2080, 2080), (260, 521), 1),
+    ],
+)
 def test_a_jpeg_that_is_resized_is_reduced_while_both_sides_stay_twice_as_long(size, resized, divided):
     picture = photo(1, size)
     whole = picture.resize(resized, Image.Resampling.BICUBIC)

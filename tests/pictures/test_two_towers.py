@@ -21,7 +21,6 @@ from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, load_extractor
 from selhn.pictures.backbones import open_clip_name
 from selhn.pictures.dataset import picture_split
-from selhn.pictures.preparation import Cropping, Preprocessing, preparation, preparation_of_open_clip
 from selhn.pictures.two_towers import TwoTowers, load_two_towers
 from selhn.search import Index
 
@@ -287,38 +286,6 @@ def test_names_of_open_clip():
     )
 
 
-def test_how_processors_prepare_pictures():
-    clip = {
-        "size": {"shortest_edge": 224},
-        "do_center_crop": True,
-        "crop_size": {"height": 224, "width": 224},
-    }
-    squash = Preprocessing.of_shares(224, (0.5,) * 3, (0.5,) * 3)
-    assert preparation(clip, 224) == Cropping(squash, 224, Image.Resampling.BICUBIC)
-    assert preparation({"size": 224, "do_center_crop": True, "crop_size": 224}, 224) == preparation(clip, 224)
-    assert preparation({"size": {"height": 224, "width": 224}}, 224) == squash
-    assert preparation({}, 224) == squash
-    bilinear = preparation({"size": {"height": 8, "width": 8}, "resample": 2}, 8)
-    assert torch.equal(
-        bilinear(photo()), Preprocessing.of_shares(8, (0.5,) * 3, (0.5,) * 3)(photo().resize((8, 8), 2))
-    )
-    known = {
-        "size": 224,
-        "mean": (0.5,) * 3,
-        "std": (0.5,) * 3,
-        "interpolation": "bicubic",
-        "resize_mode": "shortest",
-    }
-    assert preparation_of_open_clip(known) == preparation(clip, 224)
-    assert preparation_of_open_clip({**known, "size": (224, 224), "resize_mode": "squash"}) == squash
-    with pytest.raises(SelhnError, match="'longest'"):
-        preparation_of_open_clip({**known, "resize_mode": "longest"})
-    wide = Cropping(Preprocessing((4, 4), (0.0,) * 3, (1.0,) * 3), 4, Image.Resampling.NEAREST)
-    picture = Image.new("RGB", (12, 4), "red")
-    picture.paste("blue", (4, 0, 8, 4))
-    assert wide(picture)[2].eq(255).all(), "the middle is left"
-
-
 @pytest.fixture(scope="module")
 def open_clip():
     """open_clip imports torchvision, which some builds of torch have no operators for: two names are enough."""
@@ -365,7 +332,7 @@ def test_a_model_of_open_clip(open_clip, of_open_clip, photos, tmp_path):
         sentence = network.encode_text(
             open_clip.SimpleTokenizer(context_length=16)(["a red ball"]), normalize=True
         )[0]
-        pixels = torch.stack([model.extractor.backbone.prepare(photo(1, (60, 40)))])
+        pixels = torch.from_numpy(model.extractor.backbone.prepare(photo(1, (60, 40))))[None]
         picture = network.encode_image(pixels, normalize=True)[0]
     torch.testing.assert_close(model.embed_texts(["a red ball"])[0], sentence)
     torch.testing.assert_close(model.embed_images(model.extractor([photo(1, (60, 40))]))[0], picture)

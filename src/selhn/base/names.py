@@ -29,6 +29,9 @@ NAMED_MODELS: dict[str, str] = {}
 NAMED_LIBRARIES: dict[str, str] = {}
 """Other libraries whose models `load_model` takes as LIBRARY:NAME, in the same form."""
 
+NAMED_TOWERS: dict[str, str] = {}
+"""Towers that `open_towers` takes by name ("ready", or the LIBRARY of LIBRARY:NAME); the loader gets the whole name."""
+
 NAMED_FITS: dict[str, str] = {}
 """What decides whether the scores of such a model count as a match, in the same form."""
 

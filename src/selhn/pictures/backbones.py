@@ -9,16 +9,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
 from selhn.base.errors import MissingExtra, NotFound, SelhnError
-from selhn.base.onnx import import_onnxruntime
 from selhn.pictures.efficientnet_lite import load_network
-from selhn.pictures.preparation import Preprocessing
+from selhn.towers import Preparation
 from selhn.towers.efficientnet_lite import HEAD, SIZES, network_model
+from selhn.towers.onnx_session import import_onnxruntime
 
 
 @runtime_checkable
@@ -30,7 +31,7 @@ class Backbone(Protocol):
     width: int
     """C, the channels of its map."""
 
-    def prepare(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+    def prepare(self, image: Image.Image) -> Float[np.ndarray, "3 H W"]:
         """The input of the model for an RGB picture."""
         ...
 
@@ -60,7 +61,7 @@ class EfficientNetLite:
     def __init__(self, number: int = 2, device: torch.device | str = "cpu", eager: bool = False):
         self.name = f"efficientnet_lite{number}"
         side = SIZES[number].side
-        self.prepare = Preprocessing((side, side), (127.0,) * 3, (128.0,) * 3)
+        self.prepare = Preparation((side, side), (127.0,) * 3, (128.0,) * 3)
         network: Any = load_network(number)
         self.device = torch.device(device)
         self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, number)
@@ -97,7 +98,7 @@ class Pixels:
             patch,
             side // patch,
         )
-        self.prepare = Preprocessing((side, side), (127.5,) * 3, (127.5,) * 3)
+        self.prepare = Preparation((side, side), (127.5,) * 3, (127.5,) * 3)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         return nn.functional.pixel_unshuffle(pixels, self.patch)
@@ -111,7 +112,7 @@ class Timm:
         self.name = f"timm:{model}"
         self.network: Any = timm.create_model(model, pretrained=pretrained, num_classes=0).eval().to(device)
         known = timm.data.resolve_model_data_config(self.network)
-        self.prepare = Preprocessing.of_shares(tuple(known["input_size"][1:]), known["mean"], known["std"])
+        self.prepare = Preparation.of_shares(tuple(known["input_size"][1:]), known["mean"], known["std"])
         self.width = int(self.network.num_features)
         self.device = torch.device(device)
 
@@ -134,7 +135,7 @@ class Transformers:
         kept, _ = library.image_processing_base.ImageProcessingMixin.get_image_processor_dict(model)
         size = getattr(config, "image_size", None) or kept.get("size", {}).get("height") or 224
         mean, deviation = (kept.get(name, (0.5, 0.5, 0.5)) for name in ("image_mean", "image_std"))
-        self.prepare = Preprocessing.of_shares(size, mean, deviation)
+        self.prepare = Preparation.of_shares(size, mean, deviation)
         self.width = int(getattr(config, "hidden_size", None) or config.hidden_sizes[-1])
         self.device = torch.device(device)
 
@@ -156,7 +157,7 @@ class OpenClip:
         architecture, weights = open_clip_name(model)
         self.network: Any = library.create_model(architecture, pretrained=weights).eval().to(device)
         known = self.network.visual.preprocess_cfg
-        self.prepare = Preprocessing.of_shares(known["size"], known["mean"], known["std"])
+        self.prepare = Preparation.of_shares(known["size"], known["mean"], known["std"])
         self.device = torch.device(device)
         with torch.inference_mode():
             self.width = self.maps(torch.zeros(1, 3, *self.prepare.size)).shape[1]

@@ -17,8 +17,8 @@ from selhn.base.names import NAMED_LIBRARIES, named_object
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, decode_video
-from selhn.pictures.preparation import Preprocessing
 from selhn.pictures.ready import load_ready_projection
+from selhn.towers import Preparation
 from selhn.towers.ready import READY
 
 EMBEDDING = "embedding:"
@@ -112,14 +112,14 @@ class Extractor:
     @property
     def _resized(self) -> tuple[int, int] | None:
         resizing = self.backbone.prepare if self.detector is None else None
-        return resizing.size[::-1] if isinstance(resizing, Preprocessing) else None
+        return resizing.resized if isinstance(resizing, Preparation) else None
 
     def prepare(self, image: Image.Image) -> Prepared:
         """What can be done ahead, in another thread."""
         boxes = _grid(self.cells)
         if self.detector is not None:
             boxes = torch.cat([boxes, self.detector(image)])
-        return Prepared(self.backbone.prepare(image), boxes)
+        return Prepared(torch.as_tensor(self.backbone.prepare(image)), boxes)
 
     @torch.inference_mode()
     def compute(self, picture: Prepared) -> Prepared:

@@ -1,5 +1,17 @@
 """Towers: sentences and pictures to vectors, from a folder that `selhn export towers` wrote, without torch."""
 
 from selhn.towers.base import AbstractTowers, TowerTokenizer
+from selhn.towers.description import Description, ImageSide, TextSide
+from selhn.towers.preparation import Preparation
+from selhn.towers.towers import Towers, open_towers
 
-__all__ = ["AbstractTowers", "TowerTokenizer"]
+__all__ = [
+    "AbstractTowers",
+    "Description",
+    "ImageSide",
+    "Preparation",
+    "TextSide",
+    "TowerTokenizer",
+    "Towers",
+    "open_towers",
+]

@@ -96,7 +96,9 @@ def layers(number: int) -> Layers:
     return Layers(stem, tuple(blocks), Convolution("_conv_head", "_bn1", inputs, HEAD))
 
 
-def _block(number: int, inputs: int, outputs: int, expansion: int, kernel: int, stride: int, side: int) -> Block:
+def _block(
+    number: int, inputs: int, outputs: int, expansion: int, kernel: int, stride: int, side: int
+) -> Block:
     inner = inputs * expansion
     convolutions = (
         Convolution("_expand_conv", "_bn0", inputs, inner),
@@ -113,7 +115,9 @@ def _channels(wanted: float) -> int:
     return nearest if nearest >= 0.9 * wanted else nearest + 8
 
 
-def add_network(graph: Graph, pixels: str, number: int, weights: Mapping[str, Float[np.ndarray, "..."]]) -> str:
+def add_network(
+    graph: Graph, pixels: str, number: int, weights: Mapping[str, Float[np.ndarray, "..."]]
+) -> str:
     """Add the network to a graph: from the name of the pixels (B, 3, side, side) to that of the map (B, C, h, w).
 
     Batch norms are folded into the convolutions before them.

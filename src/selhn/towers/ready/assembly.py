@@ -15,8 +15,26 @@ from selhn.base.sealed import digest_file
 from selhn.base.version import __version__
 from selhn.towers.efficientnet_lite import SIZES
 from selhn.towers.graph import Graph
-from selhn.towers.ready import FIT_FILE, FOLDER, HEADS_FILE, LITE2, PROJECTION_FILE, READY, ready_config, shipped
-from selhn.towers.ready.networks import IMAGE, PARTS, PIXELS, TEXT, TOKENS, grid_boxes, image_model, text_model
+from selhn.towers.ready import (
+    FIT_FILE,
+    FOLDER,
+    HEADS_FILE,
+    LITE2,
+    PROJECTION_FILE,
+    READY,
+    ready_config,
+    shipped,
+)
+from selhn.towers.ready.networks import (
+    IMAGE,
+    PARTS,
+    PIXELS,
+    TEXT,
+    TOKENS,
+    grid_boxes,
+    image_model,
+    text_model,
+)
 
 DESCRIPTION_FILE, TOKENIZER_FILE = "towers.json", "tokenizer.json"
 NETWORKS = {"image": ("image.onnx", "image.weights"), "text": ("text.onnx", "text.weights")}
@@ -45,7 +63,9 @@ def write_towers(folder: Path) -> None:
         (folder / model).write_bytes(content)
     tokenizer = minilm_file(TOKENIZER_FILE)
     (folder / TOKENIZER_FILE).write_bytes(tokenizer)
-    content = description(projection, json.loads(tokenizer)["model"]["vocab"], config["max_position_embeddings"])
+    content = description(
+        projection, json.loads(tokenizer)["model"]["vocab"], config["max_position_embeddings"]
+    )
     content["sha256"] = {name: digest_file(folder / name) for name in FILES if name != DESCRIPTION_FILE}
     (folder / DESCRIPTION_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -40,7 +40,9 @@ def image_model(graph: Graph, backbone: Weights, projection: Weights, heads: Wei
     factor = gamma / np.sqrt(variance + NORM_EPSILON)
     first, second = (f"image.mlp.layers.{number}" for number in (0, 1))
     inner_bias = (heads[f"{first}.bias"] - mean) * factor + beta
-    inner = graph.node("Relu", _linear(graph, features, heads[f"{first}.weight"] * factor[:, None], inner_bias))
+    inner = graph.node(
+        "Relu", _linear(graph, features, heads[f"{first}.weight"] * factor[:, None], inner_bias)
+    )
     further = _linear(graph, inner, heads[f"{second}.weight"], heads[f"{second}.bias"])
     features = graph.node("Add", features, further)
     number = 1 + CELLS**2
@@ -48,7 +50,11 @@ def image_model(graph: Graph, backbone: Weights, projection: Weights, heads: Wei
     _unit(graph, _pooled(graph, features, graph.weight([number]), graph.weight(weights[:, None])), IMAGE)
     parts = graph.node("Slice", features, *map(graph.weight, ([1], [number], [1])))
     _unit(graph, parts, PARTS)
-    sizes = {PIXELS: ["pictures", 3, side, side], IMAGE: ["pictures", width], PARTS: ["pictures", number - 1, width]}
+    sizes = {
+        PIXELS: ["pictures", 3, side, side],
+        IMAGE: ["pictures", width],
+        PARTS: ["pictures", number - 1, width],
+    }
     inputs, *outputs = ((name, FLOAT, shape) for name, shape in sizes.items())
     return graph.model([inputs], outputs)
 
@@ -98,7 +104,9 @@ def text_model(graph: Graph, bert: Weights, heads: Weights, attention_heads: int
         x = own.norm("attention.output", own.attention(x, unseen, attention_heads, hidden), x)
         x = own.norm("output", own.linear("output", own.gelu(own.linear("intermediate", x))), x)
     features = _linear(graph, x, heads["text.fc.weight"], heads["text.fc.bias"])
-    shown = graph.node("Where", graph.node("Unsqueeze", mask, graph.weight([2])), features, graph.weight(LEAST))
+    shown = graph.node(
+        "Where", graph.node("Unsqueeze", mask, graph.weight([2])), features, graph.weight(LEAST)
+    )
     table = graph.weight(gpo_weights(heads, "text.gpo.", len(bert["embeddings.position_embeddings.weight"])))
     lengths = graph.node("ReduceSum", graph.node("Cast", mask, to=INT64), graph.weight([1]), keepdims=0)
     weights = graph.node("Gather", table, lengths)
@@ -112,7 +120,9 @@ def text_model(graph: Graph, bert: Weights, heads: Weights, attention_heads: int
 def _embedded(graph: Graph, tokens: str, length: str, bert: Weights, epsilon: float) -> str:
     words = graph.node("Gather", graph.weight(bert["embeddings.word_embeddings.weight"]), tokens)
     # A text is a single one, so every token has segment 0.
-    places = bert["embeddings.position_embeddings.weight"] + bert["embeddings.token_type_embeddings.weight"][0]
+    places = (
+        bert["embeddings.position_embeddings.weight"] + bert["embeddings.token_type_embeddings.weight"][0]
+    )
     places_of_text = graph.node("Slice", graph.weight(places), graph.weight([0]), length, graph.weight([0]))
     return _Layer(graph, bert, "embeddings.", epsilon).norm("", graph.node("Add", words, places_of_text))
 
@@ -122,10 +132,14 @@ class _Layer:
 
     def __init__(self, graph: Graph, weights: Weights, place: str, epsilon: float):
         self.graph, self.place, self.epsilon = graph, place, epsilon
-        self.weights = {name.removeprefix(place): own for name, own in weights.items() if name.startswith(place)}
+        self.weights = {
+            name.removeprefix(place): own for name, own in weights.items() if name.startswith(place)
+        }
 
     def linear(self, name: str, x: str) -> str:
-        return _linear(self.graph, x, self.weights[f"{name}.dense.weight"], self.weights[f"{name}.dense.bias"])
+        return _linear(
+            self.graph, x, self.weights[f"{name}.dense.weight"], self.weights[f"{name}.dense.bias"]
+        )
 
     def norm(self, name: str, x: str, before: str = "") -> str:
         x = self.graph.node("Add", x, before) if before else x
@@ -149,7 +163,9 @@ class _Layer:
             np.concatenate([own * self.weights[f"{name}.{kind}"] for name, own in zip(names, scale)])
             for kind in ("weight", "bias")
         )
-        together = graph.node("Reshape", _linear(graph, x, weight, bias), graph.weight([0, 0, 3, heads, width]))
+        together = graph.node(
+            "Reshape", _linear(graph, x, weight, bias), graph.weight([0, 0, 3, heads, width])
+        )
         apart = graph.node("Transpose", together, perm=(2, 0, 3, 1, 4))
         query, key, value = (
             graph.node("Gather", apart, graph.weight(np.int64(row)), axis=0) for row in range(3)
@@ -206,9 +222,7 @@ def _scores(
 
     The gates are in the order of torch: reset, update, new.
     """
-    w, u, b, c = (
-        own[place + name] for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    )
+    w, u, b, c = (own[place + name] for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"))
     given, state, scores = codes @ w.T + b, np.zeros((len(order), u.shape[1])), []
     for rows in order.T:
         x, y = np.split(given[rows], 3, axis=1), np.split(state @ u.T + c, 3, axis=1)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Shaped
 
 from selhn.towers.graph import FLOAT, Graph
 
@@ -116,7 +116,7 @@ def _channels(wanted: float) -> int:
 
 
 def add_network(
-    graph: Graph, pixels: str, number: int, weights: Mapping[str, Float[np.ndarray, "..."]]
+    graph: Graph, pixels: str, number: int, weights: Mapping[str, Shaped[np.ndarray, "..."]]
 ) -> str:
     """Add the network to a graph: from the name of the pixels (B, 3, side, side) to that of the map (B, C, h, w).
 
@@ -147,7 +147,7 @@ def add_network(
     return convolution(x, network.head)
 
 
-def network_model(number: int, weights: Mapping[str, Float[np.ndarray, "..."]]) -> bytes:
+def network_model(number: int, weights: Mapping[str, Shaped[np.ndarray, "..."]]) -> bytes:
     """The network alone as an ONNX model: `pixels` (B, 3, side, side) to `maps` (B, C, h, w)."""
     graph, side = Graph(), SIZES[number].side
     graph.node("Identity", add_network(graph, "pixels", number, weights), output="maps")

@@ -42,7 +42,7 @@ FILES = (*(name for names in NETWORKS.values() for name in names), TOKENIZER_FIL
 LEFT, RIGHT, SCALE = ".left", ".right", ".scale"
 _BERT = "text.words.bert."
 
-Weights = Mapping[str, Float[np.ndarray, "..."]]
+Weights = Mapping[str, Shaped[np.ndarray, "..."]]
 
 
 def write_towers(folder: Path) -> None:

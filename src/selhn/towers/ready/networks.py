@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from selhn.towers.efficientnet_lite import SIZES, add_network
 from selhn.towers.graph import BOOL, FLOAT, INT64, Graph
@@ -25,7 +25,7 @@ LEAST = float(np.finfo(np.float32).min)
 PIXELS, IMAGE, PARTS = "pixels", "image_vector", "part_vectors"
 TOKENS, TEXT = ("tokens", "token_mask"), "text_vector"
 
-Weights = Mapping[str, Float[np.ndarray, "..."]]
+Weights = Mapping[str, Shaped[np.ndarray, "..."]]
 
 
 def image_model(graph: Graph, backbone: Weights, projection: Weights, heads: Weights) -> bytes:

@@ -135,13 +135,6 @@ class MatcherTokenizer:
         return self._tokenizer.spell(list(ids))
 
 
-def open_ready(name: str) -> MatcherTowers:
-    """The towers of the shipped model."""
-    towers = towers_of(load_model(name))
-    towers.source = name
-    return towers
-
-
 def open_model(path: Path | str) -> MatcherTowers:
     """The towers of anything that `load_model` opens: a saved model, a run, or both towers of another library."""
     return towers_of(load_model(path))

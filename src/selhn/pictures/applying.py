@@ -46,7 +46,7 @@ def carry_out(
     others = "; searching works meanwhile"
     alone = writing(path, others, name=INDEXING_LOCK) if isinstance(path, Path) else nullcontext()
     fresh = {item.id: item for item in (*plan.add, *plan.replace)}
-    store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)
+    store = FeatureCache(cache or default_cache(), extractor.cached_as, extractor.width)
     reading = Extraction(list(map(Path, fresh)), extractor, store, batch_size, workers, plan.folder, quiet)
     report, used = reading.report, set[str]()
     report.refused += plan.refused

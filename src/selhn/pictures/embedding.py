@@ -28,11 +28,11 @@ from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
 from selhn.pictures.picture_sources import PictureInput, PictureInputs, list_source
 from selhn.pictures.plans import picture_facts
-from selhn.pictures.ready import READY
 from selhn.search import Item, Record
 from selhn.search.embedded import Embedded, EmbeddedRow, import_pyarrow
 from selhn.search.encoding import encode_items
 from selhn.search.shards import PARTIAL, ShardDone, Shards
+from selhn.towers.ready import READY
 
 ROWS = 10_000
 """Pictures per shard: minutes of work for one core, the most that a killed process loses."""

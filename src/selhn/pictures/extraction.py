@@ -207,7 +207,7 @@ def extract_pictures(
         workers: pictures in progress at a time, by default one per core.
         root: folder that names in the report are relative to.
     """
-    store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
+    store = FeatureCache(cache or default_cache(), extractor.cached_as, extractor.width, precision)
     extraction = Extraction(paths, extractor, store, batch_size, workers, root, quiet)
     used = [(picture.path, picture.key) for picture in extraction]
     keys = [key for _, key in used]

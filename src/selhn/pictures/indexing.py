@@ -23,9 +23,9 @@ from selhn.pictures.library import Library
 from selhn.pictures.picture_files import VIDEOS, Found, missing_packages
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
-from selhn.pictures.ready import READY
 from selhn.search import Index, is_uri
 from selhn.search.items import split_items
+from selhn.towers.ready import READY
 
 
 def index_pictures(

@@ -25,12 +25,12 @@ from selhn.pictures.named_folders import name_folders, named_file, named_folders
 from selhn.pictures.picture_files import Found, drawn, find_pictures, picture_source
 from selhn.pictures.picture_folders import located_source, picture_id
 from selhn.pictures.plans import WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
-from selhn.pictures.ready import READY
 from selhn.pictures.removed import Removed
 from selhn.pictures.two_towers import TwoTowers
 from selhn.pictures.uploads import is_upload, uploaded
 from selhn.search import Hit, Index, Item, Query, Record
 from selhn.search.items import moment_ids, seconds_of, whole
+from selhn.towers.ready import READY
 
 TEXT_WEIGHT = 2.0
 """Weight of a sentence beside a picture: pictures are usually closer to each other than to sentences."""

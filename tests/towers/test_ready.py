@@ -14,9 +14,9 @@ from safetensors.numpy import load_file
 
 from selhn import load_model
 from selhn.base.errors import Damaged, SelhnError
+from selhn.eval.stored import digest_of
 from selhn.pictures import grid_boxes, load_extractor, open_picture
 from selhn.pictures.examples import PICTURES
-from selhn.search.encoding import digest_of
 from selhn.towers import Towers, open_towers
 from selhn.towers import ready as shipped_ready
 from selhn.towers.ready import FOLDER, HEADS_FILE, ready_folder

@@ -99,7 +99,7 @@ class Extractor:
 
         An index compares `identity` alone, because vectors made by either belong together (cosine 0.999).
         """
-        return self.identity if self._resized is None else f"{self.identity}, JPEG reduced"
+        return self.identity if self.resized is None else f"{self.identity}, JPEG reduced"
 
     def decode(self, content: bytes | Moment, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""

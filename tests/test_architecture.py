@@ -25,6 +25,7 @@ MAY_USE = {
     "ops": {"kernels", "text"},
     "runs": {"models"},
     "diagnose": {"eval"},
+    "export": {"pictures"},
     "cli": {"serve"},
 }
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"

@@ -3,10 +3,10 @@ import torch
 from model_cases import CASES, FEATURE_DIM, make_model
 
 from selhn.base.errors import SelhnError
+from selhn.eval.stored import digest_of
 from selhn.models import MODELS, load_model
 from selhn.search.encoding import (
     LONGEST_QUERY,
-    digest_of,
     encode_items,
     encode_queries_of_images,
     encode_queries_of_text,

@@ -24,10 +24,11 @@ from selhn.base.device import device_of
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.files import new_folder
 from selhn.base.version import __version__
+from selhn.eval.stored import digest_of
+from selhn.export.matcher_towers import width_of
 from selhn.export.onnx_gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import members, taken_side
-from selhn.search.encoding import digest_of, width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
 from selhn.towers.onnx_session import import_onnxruntime
 

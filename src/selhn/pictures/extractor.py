@@ -99,18 +99,19 @@ class Extractor:
 
         An index compares `identity` alone, because vectors made by either belong together (cosine 0.999).
         """
-        return self.identity if self._resized is None else f"{self.identity}, JPEG reduced"
+        return self.identity if self.resized is None else f"{self.identity}, JPEG reduced"
 
     def decode(self, content: bytes | Moment, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""
-        return decode_picture(content, name, most_pixels, resized=self._resized)
+        return decode_picture(content, name, most_pixels, resized=self.resized)
 
     def decode_video(self, path: Path, name: str) -> list[Picture]:
         """`decode` for some key frames of a video."""
-        return decode_video(path, name, resized=self._resized)
+        return decode_video(path, name, resized=self.resized)
 
     @property
-    def _resized(self) -> tuple[int, int] | None:
+    def resized(self) -> tuple[int, int] | None:
+        """Width and height, if `prepare` begins with squashing a picture to that size: a decoder may do so before."""
         resizing = self.backbone.prepare if self.detector is None else None
         return resizing.resized if isinstance(resizing, Preparation) else None
 

@@ -22,12 +22,12 @@ from torch.nn import functional
 from selhn.base.device import device_of
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.untrusted import read_text
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher
 from selhn.models.foreign import MOST_TOKENS, LibraryTokenizer, vectors_of
 from selhn.models.matcher import RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.pictures.backbones import import_library, open_clip_name
 from selhn.pictures.extractor import EMBEDDING, Extractor
-from selhn.search.encoding import digest_of
 from selhn.towers.preparation import RESAMPLING, Preparation, preparation, preparation_of_open_clip
 from selhn.towers.ready import READY
 
@@ -199,10 +199,10 @@ class TwoTowers(AbstractMatcher):
         tower = PictureTower(self.towers, f"{self.name} {digest_of(self)}", self.settings["feature_dim"])
         return Extractor(tower, cells=0)
 
-    def require_own(self, extractor: str | Extractor) -> str | Extractor:
+    def require_own(self, extractor: str | Extractor | None) -> Extractor:
         """The extractor of these towers, the only one that fits."""
         name = f"{EMBEDDING}{self.source}"
-        if extractor not in (READY, name, self.extractor):
+        if extractor not in (None, READY, name, self.extractor):
             raise SelhnError(f"{self.source} has a tower for pictures: leave the extractor {extractor} out")
         return self.extractor
 

@@ -1,7 +1,5 @@
 """Turns items and queries into vectors, with the model of an index."""
 
-import hashlib
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
-from selhn.eval.stored import identity_of_model
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
 from selhn.search.items import Item, Record
@@ -31,11 +28,6 @@ _KNOWN_SCRIPTS: "WeakKeyDictionary[Tokenizer, frozenset[str]]" = WeakKeyDictiona
 def width_of(model: AbstractMatcher) -> int:
     """Width of a model's vectors; a model without vectors to search by is refused."""
     return model.embed_texts(["a"]).shape[1]
-
-
-def digest_of(model: AbstractMatcher) -> str:
-    """Identifies a model: models with different vectors have different digests."""
-    return hashlib.blake2b(json.dumps(identity_of_model(model)).encode(), digest_size=12).hexdigest()
 
 
 def encode_items(

@@ -15,6 +15,7 @@ from torch import Tensor
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.names import require_type
 from selhn.data import Split
+from selhn.data.splits import split_ids
 
 Kind = Literal["image", "text"]
 Order = Literal["newest", "oldest"]
@@ -191,17 +192,6 @@ def split_items(split: Split, skip: frozenset[str] = frozenset()) -> Iterator[It
         regions, mask = split.features.gather(rows)
         for row, own, present in zip(rows.tolist(), regions, mask):
             yield Item(ids[row], own[present], None, tuple(captions[row]))
-
-
-def split_ids(split: Split) -> list[str]:
-    """What the images of a split are called in an index."""
-    seen: set[str] = set()
-    ids = []
-    for row, name in enumerate(split.image_names):
-        name = name if name and name not in seen else f"{name}#{row}"
-        seen.add(name)
-        ids.append(name)
-    return ids
 
 
 def digest_of_split(split: Split) -> str:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures import Library
 from selhn.pictures.decoding import Decoding, TooSlow
@@ -21,7 +22,6 @@ from selhn.pictures.indexing import open_examples
 from selhn.pictures.named_folders import name_folders, offer_folders
 from selhn.pictures.picture_folders import found_index
 from selhn.search import Hit, Query
-from selhn.search.encoding import digest_of
 from selhn.serve.batching import Batcher
 from selhn.serve.collection import Collection
 from selhn.serve.keeper import Keeper, indexing

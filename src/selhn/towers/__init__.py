@@ -2,8 +2,9 @@
 
 from selhn.towers.base import AbstractTowers, TowerTokenizer
 from selhn.towers.description import Description, ImageSide, TextSide
+from selhn.towers.opening import open_towers, open_towers_named_in_file
 from selhn.towers.preparation import Preparation
-from selhn.towers.towers import Towers, open_towers
+from selhn.towers.towers import Towers
 
 __all__ = [
     "AbstractTowers",
@@ -14,4 +15,5 @@ __all__ = [
     "TowerTokenizer",
     "Towers",
     "open_towers",
+    "open_towers_named_in_file",
 ]

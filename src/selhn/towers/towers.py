@@ -41,7 +41,7 @@ class Towers(AbstractTowers):
         self.folder, self.description, self.source = folder, description, source
         self.name, self.digest, self.width = description.name, description.digest, description.width
         self.is_product = description.score == "product"
-        self.features = description.image.features
+        self.features, self.feature_dim = description.image.features, description.image.feature_dim
         self.resized = None if description.pictures is None else description.pictures.resized
         self._sessions: dict[str, OnnxSession] = {}
         self._lock = Lock()
@@ -65,7 +65,7 @@ class Towers(AbstractTowers):
         return FileTokenizer(self._verified(text.tokenizer), text)
 
     @property
-    def cutoff(self) -> dict[str, Any] | None:
+    def cutoff(self) -> dict[str, Any] | None:  # type: ignore[override]
         """Which scores mean a match: what `selhn.search.Fit` is built from; None if that was not learnt."""
         found = self.description.cutoff
         return None if found is None else dict(found)
@@ -212,13 +212,3 @@ def _size(path: Path) -> int:
     if not path.is_file():
         raise Damaged(f"{path} is missing: copy the folder again")
     return path.stat().st_size
-
-
-def open_towers(path: Path | str) -> AbstractTowers:
-    """Towers by name: a folder that `selhn export towers` wrote, or a name such as "ready"."""
-    from selhn.base.names import NAMED_TOWERS, named_object
-
-    if not Path(path).expanduser().exists() and str(path).partition(":")[0] in NAMED_TOWERS:
-        found: AbstractTowers = named_object(NAMED_TOWERS[str(path).partition(":")[0]])(str(path))
-        return found
-    return Towers.open(path)

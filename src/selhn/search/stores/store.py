@@ -16,8 +16,9 @@ from torch import Tensor
 from selhn.base.errors import Damaged, Outdated, SelhnError
 from selhn.base.names import NAMED_MODELS
 from selhn.base.types import StoredPrecision
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher
-from selhn.search.encoding import digest_of, encode_items, width_of
+from selhn.search.encoding import encode_items, width_of
 from selhn.search.filters import IS_MOMENT, Filter
 from selhn.search.items import Hit, Item, Kind, Order, Record
 from selhn.search.query import QueryVectors

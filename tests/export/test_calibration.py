@@ -1,11 +1,12 @@
 import pytest
 import torch
+from model_cases import make_model
 
 from selhn.base.errors import SelhnError
 from selhn.data import Data, DenseFeatures, Split
-from selhn.search import calibrate, calibration
-from selhn.search.calibration import content_words, cut_off, find_matches, make_questions
-from selhn.search.encoding import digest_of
+from selhn.eval.stored import digest_of
+from selhn.export import calibrate, calibration
+from selhn.export.calibration import content_words, cut_off, find_matches, make_questions
 
 THINGS, PLACES = ("dog", "cat", "car", "ball", "tree"), ("snow", "beach", "street")
 
@@ -67,7 +68,9 @@ def test_the_cut_off_is_the_lowest_with_this_precision():
         cut_off(numbers, ~matches & False, 0.5)
 
 
-def test_what_is_learnt_has_the_precision_that_was_asked_for(data, model, monkeypatch):
+def test_what_is_learnt_has_the_precision_that_was_asked_for(data, monkeypatch):
+    model = make_model("rvse")
+
     draw = torch.Generator().manual_seed(0)
 
     def scores(model, texts, split):

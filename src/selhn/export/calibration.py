@@ -13,8 +13,8 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data import Data, Split
 from selhn.data.batches import image_blocks
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher
-from selhn.search.encoding import digest_of
 from selhn.search.fit import FEATURES, LEAST_SLOPE, Fit, text_features, words_of
 from selhn.text import FUNCTION_WORDS
 
@@ -182,7 +182,7 @@ def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) 
     counts = Counter(word for caption in data.train.captions for word in set(words_of(caption)))
     known = {word: min(times, FAMILIAR) for word, times in sorted(counts.items()) if times >= RARE}
     scores = score_questions(model, questions.texts, data.dev)
-    features = text_features(known, questions.texts)
+    features = torch.from_numpy(text_features(known, questions.texts))
     offset, slope = learn_line(scores, features, questions)
     numbers = judged(scores, features, offset, slope)
     cut = cut_off(numbers, questions.matches, precision)

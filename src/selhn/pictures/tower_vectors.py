@@ -1,4 +1,4 @@
-"""Towers in the place of an extractor: the pipeline from files to features then gives one row per picture, its vector."""
+"""Towers in the place of an extractor: files become vectors, one row per picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -35,6 +35,11 @@ assert not any(name.startswith(("selhn.models", "selhn.ops", "selhn.data", "selh
 """
 
 
+def linked(source, copy):
+    """A copy of a small file, the same file if it is large."""
+    (os.link if os.path.getsize(source) > 10**6 else shutil.copyfile)(source, copy)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A cache folder with the towers of the ready model."""
@@ -49,7 +54,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def cache(made, tmp_path, monkeypatch):
     """A copy of it."""
-    shutil.copytree(made, tmp_path / "cache", copy_function=os.link)
+    shutil.copytree(made, tmp_path / "cache", copy_function=linked)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -125,7 +130,7 @@ def test_what_is_damaged_in_the_cache_is_made_again(cache, made, monkeypatch, na
 
     def write(folder):
         calls.append(folder)
-        shutil.copytree(before, folder, dirs_exist_ok=True, copy_function=os.link)
+        shutil.copytree(before, folder, dirs_exist_ok=True, copy_function=linked)
 
     monkeypatch.setattr("selhn.towers.ready.assembly.write_towers", write)
     path.unlink()  # the file is a link

@@ -70,6 +70,11 @@ class MatcherTowers(AbstractTowers):
         """Computed at every call: the model may have been trained in between."""
         return digest_of(self.matcher)
 
+    @property
+    def in_threads(self) -> bool:  # type: ignore[override]
+        """On a GPU pictures are computed together."""
+        return device_of(self.matcher).type == "cpu"
+
     @cached_property
     def features(self) -> str:  # type: ignore[override]
         return "" if self.extractor is None else self.extractor.identity

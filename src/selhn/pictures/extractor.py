@@ -18,6 +18,7 @@ from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, decode_video
 from selhn.pictures.ready import load_ready_projection
+from selhn.pictures.tower_vectors import REDUCED
 from selhn.towers import Preparation
 from selhn.towers.ready import READY
 
@@ -94,12 +95,18 @@ class Extractor:
         return ", ".join(parts)
 
     @property
+    def in_threads(self) -> bool:
+        """Whether pictures are computed fastest one at a time, each in a thread of its own, as on a CPU."""
+        device = getattr(self.backbone, "device", None)
+        return device is not None and device.type == "cpu"
+
+    @property
     def cached_as(self) -> str:
         """`identity` for features in a cache: versions that decode large JPEGs in another way have others.
 
         An index compares `identity` alone, because vectors made by either belong together (cosine 0.999).
         """
-        return self.identity if self.resized is None else f"{self.identity}, JPEG reduced"
+        return self.identity if self.resized is None else f"{self.identity}, {REDUCED}"
 
     def decode(self, content: bytes | Moment, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""

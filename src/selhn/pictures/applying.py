@@ -14,13 +14,13 @@ from selhn.base.files import private_folder, writing
 from selhn.base.progress import Progress
 from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.extraction import Extraction, PictureRegions, in_blocks
-from selhn.pictures.extractor import Extractor
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_files import is_there, read_facts
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import OF_VIDEO, Indexed, Plan
 from selhn.search import Index, Item
 from selhn.search.items import whole
+from selhn.towers import AbstractTowers
 
 PICTURES_AT_ONCE = 512
 """At most this many pictures are written to the index together; then they can be searched."""
@@ -31,7 +31,7 @@ INDEXING_LOCK, PATIENCE = "indexing.lock", 60.0
 def carry_out(
     plan: Plan,
     index: Index,
-    extractor: Extractor,
+    towers: AbstractTowers,
     cache: Path | None = None,
     batch_size: int = 16,
     workers: int | None = None,
@@ -41,7 +41,7 @@ def carry_out(
 
     The report is written into the folder of the index, or for a server beside `default_index`.
     """
-    path = index.path
+    path, extractor = index.path, towers.extractor  # type: ignore[attr-defined]
     out = path if path is None or isinstance(path, Path) else private_folder(default_index().parent)
     others = "; searching works meanwhile"
     alone = writing(path, others, name=INDEXING_LOCK) if isinstance(path, Path) else nullcontext()

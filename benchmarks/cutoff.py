@@ -1,6 +1,6 @@
 """Learn and measure the cut-off of the ready model: which pictures are called matches, and when nothing fits well.
 
-    python benchmarks/cutoff.py learn --data f8k_pocket --twin runs/unseen --out src/selhn/pictures/ready/fit.json
+    python benchmarks/cutoff.py learn --data f8k_pocket --twin runs/unseen --out src/selhn/towers/ready/fit.json
     python benchmarks/cutoff.py measure --data f8k_pocket --twin runs/unseen --split test
 
 `learn` is `selhn.export.calibrate`: it reads the training captions and the dev split, with a twin of the

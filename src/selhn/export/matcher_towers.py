@@ -76,6 +76,11 @@ class MatcherTowers(AbstractTowers):
         """Computed at every call: the model may have been trained in between."""
         return digest_of(self.matcher)
 
+    @property
+    def in_threads(self) -> bool:  # type: ignore[override]
+        """On a GPU pictures are computed together."""
+        return device_of(self.matcher).type == "cpu"
+
     @cached_property
     def features(self) -> str:  # type: ignore[override]
         return "" if self.extractor is None else self.extractor.identity
@@ -143,13 +148,6 @@ class MatcherTokenizer:
 
     def spell(self, ids: Sequence[int]) -> list[str]:
         return self._tokenizer.spell(list(ids))
-
-
-def open_ready(name: str) -> MatcherTowers:
-    """The towers of the shipped model."""
-    towers = towers_of(load_model(name))
-    towers.source = name
-    return towers
 
 
 def open_model(path: Path | str) -> MatcherTowers:

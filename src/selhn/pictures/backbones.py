@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from selhn.base.errors import MissingExtra, NotFound, SelhnError
-from selhn.pictures.efficientnet_lite import HEAD, SIZES, Network, load_network
-from selhn.pictures.onnx_form import to_onnx
+from selhn.pictures.efficientnet_lite import load_network
 from selhn.towers import Preparation
+from selhn.towers.efficientnet_lite import HEAD, SIZES, network_model
 from selhn.towers.onnx_session import import_onnxruntime
 
 
@@ -41,7 +41,9 @@ class Backbone(Protocol):
 
 
 class EfficientNetLite:
-    """EfficientNet-Lite with ImageNet weights from a Python package; its map after the last convolution.
+    """EfficientNet-Lite with ImageNet weights; its map after the last convolution.
+
+    The weights of number 2 are part of selhn, those of 0 and 1 come from Python packages.
 
     On a CPU, onnxruntime runs it if that is installed: about three times as fast, and equal up to rounding.
 
@@ -61,10 +63,10 @@ class EfficientNetLite:
         side = SIZES[number].side
         self.prepare = Preparation((side, side), (127.0,) * 3, (128.0,) * 3)
         network: Any = load_network(number)
+        self.device = torch.device(device)
+        self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, number)
         # Twice as fast on a CPU, and equal up to rounding (6e-5 where values reach 6).
         fold_batch_norms(network, self.FOLDED)
-        self.device = torch.device(device)
-        self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, side)
         self._network = None if self._session else network.to(device, memory_format=torch.channels_last)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
@@ -233,7 +235,7 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
     )
 
 
-def _onnx_session(network: Network, side: int) -> Any:
+def _onnx_session(network: nn.Module, number: int) -> Any:
     """An onnxruntime session that computes in the calling thread; None if it is not installed."""
     try:
         onnxruntime = import_onnxruntime()
@@ -241,7 +243,10 @@ def _onnx_session(network: Network, side: int) -> Any:
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(to_onnx(network, side), options, providers=["CPUExecutionProvider"])
+    weights = {name: weight.numpy() for name, weight in network.state_dict().items()}
+    return onnxruntime.InferenceSession(
+        network_model(number, weights), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def import_library(module: str, what: str, how: str) -> Any:

@@ -27,12 +27,13 @@ from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
 from selhn.pictures.picture_sources import PictureInput, PictureInputs, list_source
 from selhn.pictures.plans import picture_facts
-from selhn.pictures.ready import READY
+from selhn.pictures.tower_vectors import TowerVectors
 from selhn.search import Item, Record
 from selhn.search.embedded import Embedded, EmbeddedRow, import_pyarrow
 from selhn.search.encoding import encode_items
 from selhn.search.shards import PARTIAL, ShardDone, Shards
 from selhn.towers import AbstractTowers, open_towers
+from selhn.towers.ready import READY
 
 ROWS = 10_000
 """Pictures per shard: minutes of work for one core, the most that a killed process loses."""
@@ -82,13 +83,12 @@ class ShardEmbedder:
             if not (self.retry and done.left_out):
                 self.step(done.rows + done.left_out)
                 return done
-        extractor = self.library.index.towers.extractor  # type: ignore[attr-defined]
-        columns = self.shards.about["columns"]
+        vectors, columns = TowerVectors(self.library.index.towers), self.shards.about["columns"]
         inputs = PictureInputs(self.shards.entries(number), columns or {}, Path(self.source), self.root)
         rows: list[EmbeddedRow] = []
         workers = self.workers or torch.get_num_threads()
         with _one_core():
-            reading = Extraction(inputs, extractor, Uncached(extractor.width), workers=workers, quiet=True)
+            reading = Extraction(inputs, vectors, Uncached(vectors.width), workers=workers, quiet=True)
             pictures, told = iter(reading), 0
             while block := list(islice(pictures, ENCODED_AT_ONCE)):
                 rows += self._rows(block, with_texts=bool(columns and columns["caption"]))
@@ -118,7 +118,7 @@ class ShardEmbedder:
         assert isinstance(own, PictureInput)
         file = picture_facts(Path(own.name), Path(root)) if root else {}
         captions = (own.caption,) if own.caption else ()
-        return Item(own.name, picture.regions, None, captions, {**own.metadata, **picture.facts, **file})
+        return Item(own.name, None, picture.vector, captions, {**own.metadata, **picture.facts, **file})
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from selhn.base.names import NAMED_LIBRARIES, named_object
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, decode_video
-from selhn.pictures.ready import READY, load_ready_projection
+from selhn.pictures.ready import load_ready_projection
+from selhn.pictures.tower_vectors import REDUCED
 from selhn.towers import Preparation
+from selhn.towers.ready import READY
 
 EMBEDDING = "embedding:"
 Form = Literal["raw", "full", "pca"]
@@ -84,13 +86,27 @@ class Extractor:
 
     @property
     def identity(self) -> str:
-        """Differs whenever the features would differ."""
+        """Differs whenever the features would differ, up to how JPEGs are decoded: see `cached_as`."""
         parts = [self.backbone.name, f"grid {self.cells}", self.form, self.detector_name]
         if self.projection is not None and self.form != "raw":
             kept = (self.projection.mean, self.projection.components, self.projection.scale)
             digest = hashlib.sha256(b"".join(x.float().cpu().numpy().tobytes() for x in kept))
             parts.append(digest.hexdigest()[:16])
         return ", ".join(parts)
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether pictures are computed fastest one at a time, each in a thread of its own, as on a CPU."""
+        device = getattr(self.backbone, "device", None)
+        return device is not None and device.type == "cpu"
+
+    @property
+    def cached_as(self) -> str:
+        """`identity` for features in a cache: versions that decode large JPEGs in another way have others.
+
+        An index compares `identity` alone, because vectors made by either belong together (cosine 0.999).
+        """
+        return self.identity if self.resized is None else f"{self.identity}, {REDUCED}"
 
     def decode(self, content: bytes | Moment, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""

@@ -2,8 +2,7 @@
 
 import json
 import shutil
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,17 @@ from selhn.base.errors import SelhnError
 from selhn.base.files import private_folder, writing
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS
-from selhn.pictures.cache import default_cache
-from selhn.pictures.dataset import picture_split
+from selhn.data.formats.captions import match_texts, read_picture_texts
+from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
+from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
-from selhn.pictures.picture_files import VIDEOS, Found, missing_packages
+from selhn.pictures.picture_files import VIDEOS, Found, find_pictures, missing_packages
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
-from selhn.search import Index, is_uri
-from selhn.search.items import split_items
+from selhn.pictures.tower_vectors import TowerVectors
+from selhn.search import Index, Item, is_uri
 from selhn.towers import AbstractTowers
 
 
@@ -114,10 +114,18 @@ def _complete_examples(path: Path, new: Library) -> Index | None:
 
 def _index_examples(path: Path, new: Library) -> None:
     shutil.rmtree(path, ignore_errors=True)  # left by a killed process
+    towers, files = new.index.towers, find_pictures(PICTURES).pictures
+    vectors = TowerVectors(towers)
+    store = FeatureCache(default_cache(), vectors.cached_as, vectors.width, "float32")
+    with closing(store):
+        found = {
+            Path(str(one.path)).relative_to(PICTURES).as_posix(): one.vector
+            for one in Extraction(files, vectors, store)
+        }
+    texts, _ = match_texts(list(found), read_picture_texts(ANNOTATIONS))
     known = example_facts()
-    index = Index.create(new.index.towers, path, keep_towers=False, about=new.index.about)
-    split, _ = picture_split(PICTURES, new.index.towers.extractor, ANNOTATIONS)  # type: ignore[attr-defined]
-    index.add(replace(item, metadata=known[item.id]) for item in split_items(split))
+    index = Index.create(towers, path, keep_towers=False, about=new.index.about)
+    index.add(Item(name, None, own, tuple(texts[name].texts), known[name]) for name, own in found.items())
 
 
 def example_facts() -> dict[str, dict[str, Any]]:

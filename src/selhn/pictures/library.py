@@ -23,13 +23,13 @@ from selhn.pictures.named_folders import name_folders, named_file, named_folders
 from selhn.pictures.picture_files import Found, drawn, find_pictures, picture_source
 from selhn.pictures.picture_folders import located_source, picture_id
 from selhn.pictures.plans import WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
-from selhn.pictures.ready import READY
 from selhn.pictures.removed import Removed
 from selhn.pictures.uploads import is_upload, uploaded
 from selhn.search import Hit, Index, Item, Query, Record
 from selhn.search.encoding import require_towers
 from selhn.search.items import moment_ids, seconds_of, whole
 from selhn.towers import AbstractTowers, open_towers
+from selhn.towers.ready import READY
 
 TEXT_WEIGHT = 2.0
 """Weight of a sentence beside a picture: pictures are usually closer to each other than to sentences."""
@@ -101,7 +101,7 @@ class Library:
         """
         towers = open_towers(READY) if towers is None else towers
         require_towers(towers)
-        if extractor is not None or not towers.features:
+        if extractor not in (None, towers.vision) or not towers.features:
             towers = towers.with_extractor(extractor or READY, device)
         about = {"extractor": towers.vision or towers.name, "features": towers.features}
         index = Index.create(towers, path, precision=precision, about=about)

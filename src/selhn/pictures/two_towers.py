@@ -28,8 +28,8 @@ from selhn.models.foreign import MOST_TOKENS, LibraryTokenizer, vectors_of
 from selhn.models.matcher import RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.pictures.backbones import import_library, open_clip_name
 from selhn.pictures.extractor import EMBEDDING, Extractor
-from selhn.pictures.ready import READY
 from selhn.towers.preparation import RESAMPLING, Preparation, preparation, preparation_of_open_clip
+from selhn.towers.ready import READY
 
 LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError)
 """What the libraries raise for a name or for files that they cannot open."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, new_folder, refuse_links, settle, whole_folder, writing
+from selhn.base.plain_yaml import parse_yaml
 from selhn.base.sealed import (
     CHECKSUMS_FILE,
     read_sealed_json,
@@ -26,7 +27,6 @@ from selhn.base.sealed import (
     write_sealed_json,
     write_sealed_text,
 )
-from selhn.base.untrusted import parse_yaml
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
 from selhn.models.saved import BEST_FOLDER, OURS, read_config

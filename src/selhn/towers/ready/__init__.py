@@ -10,8 +10,8 @@ from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import cache_folder, new_folder, private_folder, writing
 from selhn.base.minilm import MINILM_FILES
 from selhn.base.sealed import digest_file
-from selhn.towers.description import Description
-from selhn.towers.onnx_session import OnnxSession
+from selhn.towers.description import DESCRIPTION_FILE, Description
+from selhn.towers.first_run import remember
 from selhn.towers.towers import Towers
 
 READY = "ready"
@@ -32,10 +32,6 @@ class ReadyTowers(Towers):
         except (Damaged, OSError):
             self.description = _made(self.folder)
             return super()._verified(name)
-
-    def open_session(self, file: str) -> OnnxSession:
-        self._verified(f"{Path(file).stem}.weights")
-        return super().open_session(file)
 
 
 def open_ready(name: str = READY) -> Towers:
@@ -63,6 +59,7 @@ def _made(folder: Path) -> Description:
             if not _is_whole(folder):
                 with new_folder(folder, replace=FILES) as new:
                     write_towers(new)
+                remember((folder / DESCRIPTION_FILE).read_bytes())  # it is ours
     except OSError as error:
         raise SelhnError(
             f"cannot write the ready model, 125 MB, to {folder} ({error.strerror}): free some space, or set "

@@ -30,6 +30,7 @@ from PIL import Image
 from report import environment, save, table
 
 from selhn.base.sealed import digest_file
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Extractor, embed_pictures
 from selhn.search import Record
@@ -214,7 +215,7 @@ def measure(arguments, base: Path) -> str:
 
 def write_vectors(folder: Path, model, number: int) -> Shards:
     """Shards of 1,000 random vectors each."""
-    identity = Identity.of(model, "float32", {})
+    identity = Identity.of(towers_of(model), "float32", {})
     entries = (
         [{"path": f"/pictures/{shard:04}/{n:03}.jpg"} for n in range(1000)] for shard in range(number // 1000)
     )

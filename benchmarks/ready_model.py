@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from selhn.base.sealed import digest_file
 from selhn.data import DenseFeatures, Split, load_data
 from selhn.eval import evaluate
+from selhn.export import towers_of
 from selhn.models import AbstractMatcher, create_model
 from selhn.pictures import extract_pictures, index_pictures, load_extractor
 from selhn.pictures.efficientnet_lite import published_weights
@@ -110,7 +111,7 @@ def photos(arguments: argparse.Namespace) -> None:
     ranks = []
     with tempfile.TemporaryDirectory() as folder:
         model = load_ready_model(folder=arguments.twin) if arguments.twin else None
-        index_pictures(arguments.photos, Path(folder) / "index", model=model)
+        index_pictures(arguments.photos, Path(folder) / "index", towers=towers_of(model))
         index = Index.load(Path(folder) / "index")
         names = {Path(record.id).name for record in index.records()}
         owners = [split.image_names[image] for image in split.image_of_text.tolist()]

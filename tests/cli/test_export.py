@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from selhn.cli.export import export_app
 from selhn.data import load_data
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import ready
 from selhn.search import Index, Item
@@ -28,7 +29,7 @@ def say(*words):
 def test_an_index(tmp_path):
     pytest.importorskip("pyarrow", reason="Parquet needs the extra export")
     items = [Item(f"i{n}", torch.rand(2, 12), captions=("word1", f"word{n}")) for n in range(5)]
-    Index.build(make_model("rvse"), items, tmp_path / "index")
+    Index.build(towers_of(make_model("rvse")), items, tmp_path / "index")
     assert "5 rows in" in say("embeddings", tmp_path / "index", tmp_path / "out")
     assert np.load(tmp_path / "out" / "img_emb" / "img_emb_0.npy").shape == (5, 16)
     assert "10 rows in" in say("embeddings", tmp_path / "index", tmp_path / "pairs", "--rows", "pair")

@@ -9,6 +9,7 @@ from faults.reader import small_data, small_model
 from faults.routes import photographs, served
 from picture_cases import encoded, photo
 
+from selhn.export import towers_of
 from selhn.models import load_model
 from selhn.pictures import Library
 from selhn.runs import RunFolder
@@ -58,11 +59,11 @@ def change_index(place: Place) -> None:
 
 
 def build_index(place: Place) -> None:
-    Index.build(small_model(), small_data().test, path=place.given / "index")
+    Index.build(towers_of(small_model()), small_data().test, path=place.given / "index")
 
 
 def save_index(place: Place) -> None:
-    Index.build(small_model(), small_data().test).save(place.given / "index")
+    Index.build(towers_of(small_model()), small_data().test).save(place.given / "index")
 
 
 def remake_index(place: Place) -> int:

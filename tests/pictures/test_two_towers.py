@@ -16,7 +16,7 @@ from PIL import Image
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.eval import evaluate, score_split
-from selhn.export import export_towers
+from selhn.export import export_towers, towers_of
 from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, load_extractor
 from selhn.pictures.backbones import open_clip_name
@@ -133,7 +133,7 @@ def test_vectors_are_those_of_the_library(made):
 def test_an_index_by_one_switch(made, photos, tmp_path):
     network, folder = made
     source = f"transformers:{folder}"
-    done = index_pictures(photos, tmp_path / "i", model=load_model(source), quiet=True)
+    done = index_pictures(photos, tmp_path / "i", towers=towers_of(load_model(source)), quiet=True)
     assert done.added == 6
     assert not (tmp_path / "i" / "models").exists(), "it is named, not copied"
     library = Library.open(tmp_path / "i")
@@ -147,7 +147,7 @@ def test_an_index_by_one_switch(made, photos, tmp_path):
     assert index_pictures(photos, tmp_path / "i", quiet=True).added == 1
     for bad in ("timm:resnet50", "efficientnet_lite2"):
         with pytest.raises(SelhnError, match="leave the extractor"):
-            index_pictures(photos, tmp_path / "j", model=load_model(source), extractor=bad)
+            index_pictures(photos, tmp_path / "j", towers=towers_of(load_model(source)), extractor=bad)
 
 
 @pytest.fixture
@@ -196,11 +196,13 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, no_net
     network, folder = made
     elsewhere = tmp_path / "model"
     elsewhere.symlink_to(folder)
-    index_pictures(photos, tmp_path / "i", model=load_model(f"transformers:{elsewhere}"), quiet=True)
+    index_pictures(
+        photos, tmp_path / "i", towers=towers_of(load_model(f"transformers:{elsewhere}")), quiet=True
+    )
     elsewhere.unlink()
     with pytest.raises(NotFound, match=f"transformers:{elsewhere}, which is not on this machine: .*--model"):
         Index.load(tmp_path / "i")
-    moved = Index.load(tmp_path / "i", load_model(f"transformers:{folder}"))
+    moved = Index.load(tmp_path / "i", towers_of(load_model(f"transformers:{folder}")))
     assert len(moved.search(str(photos / "1.png"))) == 5
     other = dict(moved.about)
     for name in (
@@ -209,7 +211,7 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, no_net
         "open_clip:/a/folder",
         "pickle:x",
     ):
-        index = Index.create(moved.model, tmp_path / name.replace("/", "_"), about={**other, "model": name})
+        index = Index.create(moved.towers, tmp_path / name.replace("/", "_"), about={**other, "model": name})
         with pytest.raises(SelhnError, match="--model"):
             Index.load(index.path)
     assert not no_network, "an index and a folder make no look-up"
@@ -336,7 +338,7 @@ def test_a_model_of_open_clip(open_clip, of_open_clip, photos, tmp_path):
         picture = network.encode_image(pixels, normalize=True)[0]
     torch.testing.assert_close(model.embed_texts(["a red ball"])[0], sentence)
     torch.testing.assert_close(model.embed_images(model.extractor([photo(1, (60, 40))]))[0], picture)
-    index = index_pictures(photos, tmp_path / "i", model=model, quiet=True).index
+    index = index_pictures(photos, tmp_path / "i", towers=towers_of(model), quiet=True).index
     assert len(index.search("a red ball", k=9)) == 6
     with pytest.raises(SelhnError, match="open_clip:.* which is opened only if you ask for it: .*--model"):
         Index.load(tmp_path / "i")

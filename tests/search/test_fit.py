@@ -8,6 +8,7 @@ from model_cases import FEATURE_DIM
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.eval.stored import digest_of
+from selhn.export import towers_of
 from selhn.search import Fit, Index, Query
 from selhn.search.fit import FIT_FILE, text_features
 
@@ -54,7 +55,7 @@ def test_only_a_text_alone_is_judged_and_other_items_do_not_matter(index, model,
     assert [hit.fit for hit in hits] == pytest.approx(opened.fit("word1 word2", [hit.score for hit in hits]))
     assert [hit.fits for hit in hits] == [hit.fit >= 0.5 for hit in hits]
     assert sorted(hits, key=lambda hit: hit.fit, reverse=True) == hits
-    few = Index.create(model)
+    few = Index.create(towers_of(model))
     few.fit = opened.fit
     few.add(make_item(number) for number in range(5))
     known = {hit.id: hit.fit for hit in hits}

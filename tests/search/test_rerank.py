@@ -3,6 +3,7 @@ import torch
 
 from selhn.data import load_data
 from selhn.eval import PairScorer, score_split
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.search import Hit, Index, Reranker
 from selhn.text import Vocabulary
@@ -28,7 +29,7 @@ def models(split):
 
 @pytest.mark.parametrize("name", ["scan_t2i_avg", "sgr"])
 def test_the_best_of_the_first_stage_in_the_order_of_the_second(models, split, name):
-    index = Index.build(models["rvse"], split)
+    index = Index.build(towers_of(models["rvse"]), split)
     reranker = Reranker(PairScorer.of_split(models[name], split))
     text = split.captions[7]
     column = score_split(models[name], split)[:, 7]
@@ -42,7 +43,10 @@ def test_the_best_of_the_first_stage_in_the_order_of_the_second(models, split, n
 
 
 def test_both_stages_have_a_say(models, split):
-    index, reranker = Index.build(models["rvse"], split), Reranker(PairScorer.of_split(models["sgr"], split))
+    index, reranker = (
+        Index.build(towers_of(models["rvse"]), split),
+        Reranker(PairScorer.of_split(models["sgr"], split)),
+    )
     text = split.captions[7]
     recalled = index.search(text, k=12)
     first = torch.tensor([hit.score for hit in recalled]).double()
@@ -60,7 +64,7 @@ def test_both_stages_have_a_say(models, split):
 
 
 def test_what_cannot_be_reranked(models, split):
-    index = Index.build(models["rvse"], split)
+    index = Index.build(towers_of(models["rvse"]), split)
     with pytest.raises(ValueError, match="100 images and 3 ids"):
         PairScorer(models["scan_t2i_avg"], split.features, ["a", "b", "c"])
     reranker = Reranker(PairScorer(models["scan_t2i_avg"], split.features, [f"other{n}" for n in range(100)]))

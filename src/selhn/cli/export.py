@@ -30,9 +30,9 @@ def embeddings(
 ) -> None:
     """Write vectors of images and texts, with their metadata."""
     from selhn.export import embeddings_of_index, embeddings_of_split, write_clip_retrieval
-    from selhn.models import load_model
     from selhn.search import Index
     from selhn.search.embedded import Rows
+    from selhn.towers import open_towers
     from selhn.training import open_run
 
     if layout != "clip-retrieval":
@@ -40,7 +40,7 @@ def embeddings(
     if rows not in get_args(Rows):
         raise SelhnError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
     if Index.exists(source):
-        parts = embeddings_of_index(Index.load(source, None if model is None else load_model(model)))
+        parts = embeddings_of_index(Index.load(source, None if model is None else open_towers(model)))
     else:
         own_model, dataset = open_run(source, data)
         parts = embeddings_of_split(own_model, dataset[split])

@@ -16,23 +16,30 @@ from selhn.base.errors import SelhnError
 from selhn.base.names import require_type
 from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher, in_eval_mode, load_model, load_model_named_in_file
-from selhn.pictures.extractor import Extractor, Prepared, grid_boxes
+from selhn.pictures.extractor import Extractor, Prepared, grid_boxes, load_extractor
 from selhn.pictures.two_towers import TwoTowers
 from selhn.text import Tokenizer
 from selhn.towers import AbstractTowers
 
 
-def towers_of(matcher: AbstractMatcher, extractor: Extractor | None = None) -> "MatcherTowers":
+def towers_of(
+    matcher: AbstractMatcher, extractor: Extractor | str | None = None, device: torch.device | str = "cpu"
+) -> "MatcherTowers":
     """Put a model with one vector per image and text in the place of towers.
 
     Args:
-        extractor: turns pictures into the regions that the model was trained with; without one, only regions
-            and vectors can be indexed. A model of another library has its own.
+        extractor: turns pictures into the regions that the model was trained with, or a name that `load_extractor`
+            takes; without one, only regions and vectors can be indexed. A model of another library has its own.
+        device: of an extractor that is loaded by its name.
 
     Example:
         index = Index.build(towers_of(load_model("runs/rvse")), data.test)
     """
     require_type("matcher", matcher, AbstractMatcher, "open one with load_model(...)")
+    if isinstance(matcher, TwoTowers):
+        return MatcherTowers(matcher, matcher.require_own(extractor))
+    if isinstance(extractor, str):
+        return MatcherTowers(matcher, load_extractor(extractor, device), extractor)
     return MatcherTowers(matcher, extractor)
 
 
@@ -47,9 +54,7 @@ class MatcherTowers(AbstractTowers):
     See `towers_of`.
     """
 
-    def __init__(self, matcher: AbstractMatcher, extractor: Extractor | None = None):
-        if isinstance(matcher, TwoTowers):
-            extractor = matcher.require_own(extractor)
+    def __init__(self, matcher: AbstractMatcher, extractor: Extractor | None = None, vision: str = ""):
         self.matcher, self.extractor = matcher, extractor
         self.width = width_of(matcher)
         self.name = matcher.name or type(matcher).__name__
@@ -58,9 +63,10 @@ class MatcherTowers(AbstractTowers):
         assert matcher.tokenizer is not None  # `width_of` has read a sentence
         self.tokenizer = MatcherTokenizer(matcher.tokenizer)
         if extractor is not None:
+            self.has_parts, self.vision = True, vision or extractor.backbone.name
             if self.feature_dim not in (None, extractor.width):
                 raise SelhnError(
-                    f"{self.name} takes features of {self.feature_dim} numbers and {extractor.backbone.name} gives "
+                    f"{self.name} takes features of {self.feature_dim} numbers and {self.vision} gives "
                     f"{extractor.width}: name the extractor that it was trained with"
                 )
             self.resized = extractor.resized
@@ -79,8 +85,12 @@ class MatcherTowers(AbstractTowers):
     def features(self) -> str:  # type: ignore[override]
         return "" if self.extractor is None else self.extractor.identity
 
-    def with_extractor(self, extractor: Extractor) -> "MatcherTowers":
-        return MatcherTowers(self.matcher, extractor)
+    def with_extractor(
+        self, extractor: Extractor | str, device: torch.device | str = "cpu"
+    ) -> "MatcherTowers":
+        found = towers_of(self.matcher, extractor, device)
+        found.source = self.source
+        return found
 
     def to(self, device: torch.device | str) -> None:
         """Move the model, unless it is there already: a thread may be using it."""

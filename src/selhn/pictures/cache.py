@@ -149,10 +149,10 @@ class FeatureCache:
 
 
 class Uncached(FeatureCache):
-    """Keeps nothing, but returns features rounded as a cache does."""
+    """Keeps nothing."""
 
     def __init__(self, width: int):
-        self.precision, self.width, self.path = "float16", width, Path()
+        self.precision, self.width, self.path = "float32", width, Path()
 
     def find(self, key: bytes) -> Float[Tensor, "M F"] | None:
         return None

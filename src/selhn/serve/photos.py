@@ -52,7 +52,7 @@ def photos(
     Args:
         folders: by default those that were named for the index, or else ~/Pictures.
         index: folder of the index, by default that of `selhn index`.
-        model: of a new index, what `load_model` takes, by default the shipped one; of an index that exists, its own.
+        model: of a new index, what `open_towers` takes, by default the shipped one; of an index that exists, its own.
         watch: index again whenever something in the folders changes.
         browser: open the page in the browser.
         port: by default 8000, or the next one that is free.
@@ -63,7 +63,6 @@ def photos(
         raise MissingExtra(f"selhn photos needs {missing}: {pip_install('search,serve')}")
     access = Token.find(host, token, no_token)
 
-    from selhn.models import load_model
     from selhn.pictures import Library
     from selhn.pictures.picture_folders import default_index
     from selhn.pictures.rebuilding import Former, open_or_start_again
@@ -73,6 +72,7 @@ def photos(
     from selhn.serve.indexer import Indexer
     from selhn.serve.keeper import Keeper
     from selhn.serve.service import Service
+    from selhn.towers import open_towers
 
     path = default_index() if index is None else Path(index).expanduser().absolute()
     is_new = not (Index.exists(path) or Former(path).records)
@@ -93,10 +93,10 @@ def photos(
         )  # loads its models while this process loads its own
         if indexer is not None:
             stack.callback(indexer.end)
-        own = None if model is None else load_model(model)
+        own = None if model is None else open_towers(model)
         library, words = (Library.create(path, own), "") if is_new else open_or_start_again(path, own)
         kept = _kept_folders(library.index, asked, Former(path).folders)
-        library = Library(library.index, library.extractor)  # with the folders that are named now
+        library = Library(library.index)  # with the folders that are named now
         address = start.address_of(host, listening)
         opened = stack.enter_context(redirect(access.link(address))) if access.value else address
         page.write(Running(address, tuple(map(str, kept)), writable, access, opened))

@@ -46,10 +46,14 @@ class AbstractTowers(ABC):
     """Whether a score is the product of two vectors."""
     feature_dim: int | None = None
     """F, the numbers of a region, if these towers take regions and know."""
+    vision: str = ""
+    """The name of what turns pictures into the regions that these towers were trained on; `with_extractor` takes it."""
     features: str = ""
     """Identifies how pictures become vectors, for caches; empty if these towers take regions only."""
     resized: tuple[int, int] | None = None
     """Width and height, if `prepare` begins with squashing a picture to that size: a decoder may do so before."""
+    has_parts: bool = False
+    """Whether `embed_parts` can tell."""
     cutoff: Mapping[str, Any] | None = None
     """Which scores mean a match, as `selhn.search.Fit` reads it; None if that is unknown."""
     in_threads: bool = True
@@ -59,8 +63,8 @@ class AbstractTowers(ABC):
     def to(self, device: Any) -> None:  # noqa: B027
         """Compute on a device of torch, such as "cuda", if these towers can; ONNX files stay where they are."""
 
-    def with_extractor(self, extractor: Any) -> "AbstractTowers":
-        """These towers with what turns pictures into the regions that they take."""
+    def with_extractor(self, extractor: Any, device: Any = "cpu") -> "AbstractTowers":
+        """These towers with what turns pictures into the regions that they take, or its name, on a device."""
         raise SelhnError(
             f"{self.name} takes no extractor: leave it out, or index with the run that it was made of"
         )

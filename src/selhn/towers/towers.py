@@ -44,6 +44,8 @@ class Towers(AbstractTowers):
         self.name, self.digest, self.width = description.name, description.digest, description.width
         self.is_product = description.score == "product"
         self.features, self.feature_dim = description.image.features, description.image.feature_dim
+        self.has_parts = description.image.part_output is not None
+        self.vision = description.image.vision or ""
         self.resized = None if description.pictures is None else description.pictures.resized
         self._sessions: dict[str, OnnxSession] = {}
         self._lock = Lock()

@@ -14,14 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Damaged, Outdated, SelhnError
-from selhn.base.names import NAMED_MODELS
+from selhn.base.names import NAMED_TOWERS
 from selhn.base.types import StoredPrecision
-from selhn.eval.stored import digest_of
-from selhn.models import AbstractMatcher
-from selhn.search.encoding import encode_items, width_of
+from selhn.search.encoding import encode_items, require_towers
 from selhn.search.filters import IS_MOMENT, Filter
 from selhn.search.items import Hit, Item, Kind, Order, Record
 from selhn.search.query import QueryVectors
+from selhn.towers import AbstractTowers
 
 ENCODED_AT_ONCE = 512
 ApproximateKind = Literal["auto", "exact", "hnsw", "ivf", "ivf_int8"]
@@ -35,7 +34,7 @@ class Identity:
     """What an index is, whatever it contains."""
 
     model: str
-    """Digest of the model's name, settings and weights."""
+    """Digest of the towers: of the name, settings and weights of their model."""
     model_name: str
     width: int
     precision: StoredPrecision = "float32"
@@ -43,19 +42,19 @@ class Identity:
     """Notes of whoever made the index, such as how pictures become regions."""
 
     @classmethod
-    def of(cls, model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> "Identity":
+    def of(cls, towers: AbstractTowers, precision: StoredPrecision, about: Mapping[str, Any]) -> "Identity":
+        require_towers(towers)
         if precision not in get_args(StoredPrecision):
             raise SelhnError(
                 f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}"
             )
-        name = model.name or type(model).__name__
-        named = {} if model.source is None else {"model": model.source}
-        return cls(digest_of(model), name, width_of(model), precision, {**named, **about})
+        named = {} if towers.source is None else {"model": towers.source}
+        return cls(towers.digest, towers.name, towers.width, precision, {**named, **about})
 
-    def require(self, model: AbstractMatcher, path: Path | str) -> None:
-        """Refuse a model that did not write the index at `path`."""
-        own = Identity.of(model, self.precision, {})
-        if own.model != self.model and str(self.about.get("model")) in NAMED_MODELS:
+    def require(self, towers: AbstractTowers, path: Path | str) -> None:
+        """Refuse towers that did not write the index at `path`."""
+        own = Identity.of(towers, self.precision, {})
+        if own.model != self.model and str(self.about.get("model")) in NAMED_TOWERS:
             raise Outdated(
                 f"{path} was made with another version of the model {self.about['model']!r}, "
                 "and their vectors cannot be compared: `selhn photos` makes it again by itself; "
@@ -115,7 +114,7 @@ class Store(ABC):
     def __init__(self) -> None:
         self._changing, self.device = RLock(), torch.device("cpu")
 
-    def encoded(self, model: AbstractMatcher, items: Iterable[Item], existing: OnExisting) -> Batches:
+    def encoded(self, towers: AbstractTowers, items: Iterable[Item], existing: OnExisting) -> Batches:
         """The items to write, a few hundred at a time; what is there with the same content is left out."""
         walk, seen = iter(items), set[str]()
         while batch := list(islice(walk, ENCODED_AT_ONCE)):
@@ -145,7 +144,9 @@ class Store(ABC):
                     chosen[record.id] = item, record
             if chosen:
                 some, records = zip(*chosen.values())
-                images, texts = encode_items(model, some, records, self.identity.width)
+                images, texts = map(
+                    torch.from_numpy, encode_items(towers, some, records, self.identity.width)
+                )
                 own_texts = texts.split([len(record.captions) for record in records])
                 replaces = (record.id in there for record in records)
                 yield [Encoded(*one) for one in zip(some, records, images, own_texts, replaces)]
@@ -200,8 +201,8 @@ class Store(ABC):
         """
         return self._changing
 
-    def kept_model(self) -> AbstractMatcher | None:
-        """The model that is stored with the vectors, if there is one."""
+    def kept_towers(self) -> AbstractTowers | None:
+        """The towers that are stored with the vectors, if there are some."""
         return None
 
     def to(self, device: torch.device) -> None:

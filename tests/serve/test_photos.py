@@ -138,6 +138,9 @@ def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypat
     assert (second.child.returncode, wrong) == (0, "")
     assert time.monotonic() - began < 10, "3 s, if nobody else uses the machine"
     assert f"{NUMBER - before} pictures added, 0 changed, 0 removed, {before} unchanged; 1 left out" in said
+    assert f"Kept on this machine:\n  index: {index} (" in said
+    assert f"computed again: {tmp_path / 'cache' / 'selhn' / 'features'}" in said
+    assert "thumbnails: in memory, 67 MB at the most" in said
     computed = (tmp_path / "computed").stat().st_size
     assert computed <= was_computed + NUMBER - before
     Index.load(index, towers_of(small_model())).check()

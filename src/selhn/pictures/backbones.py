@@ -59,7 +59,7 @@ class EfficientNetLite:
     width = HEAD
 
     def __init__(self, number: int = 2, device: torch.device | str = "cpu", eager: bool = False):
-        self.name = f"efficientnet_lite{number}"
+        self.name, self.number = f"efficientnet_lite{number}", number
         side = SIZES[number].side
         self.prepare = Preparation((side, side), (127.0,) * 3, (128.0,) * 3)
         network: Any = load_network(number)
@@ -67,7 +67,7 @@ class EfficientNetLite:
         self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, number)
         # Twice as fast on a CPU, and equal up to rounding (6e-5 where values reach 6).
         fold_batch_norms(network, self.FOLDED)
-        self._network = None if self._session else network.to(device, memory_format=torch.channels_last)
+        self.network = None if self._session else network.to(device, memory_format=torch.channels_last)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         # On a CPU one at a time: the activations of several do not fit into its cache.
@@ -78,8 +78,8 @@ class EfficientNetLite:
     def _maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         if self._session is not None:
             return torch.from_numpy(self._session.run(None, {"pixels": pixels.contiguous().numpy()})[0])
-        assert self._network is not None
-        return self._network(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
+        assert self.network is not None
+        return self.network(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
 
 
 class Pixels:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.minilm import MINILM
 from selhn.base.tensor_files import NothingDrawn, check_fits, read_tensors
 from selhn.data import Projection
 from selhn.models import VSE, create_model
-from selhn.ops.bert import MINILM
 from selhn.search.fit import Fit
 from selhn.towers.ready import CONFIG_FILE, FIT_FILE, FOLDER, HEADS_FILE, INSTALL, PROJECTION_FILE
 

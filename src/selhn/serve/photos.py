@@ -21,6 +21,7 @@ from selhn.serve import start
 from selhn.serve.access import Token, redirect
 
 if TYPE_CHECKING:
+    from selhn.pictures import Library
     from selhn.search import Index
 
 FIRST_PORT, PORTS = 8000, 20
@@ -107,6 +108,7 @@ def photos(
             words,
             INDEXING,
             "" if writable else READING,
+            told_files(library),
         ]
         print("\n".join(filter(None, greeting)), flush=True)
         keeper = Keeper(path, kept, watch, first=indexer, model=model) if kept else None
@@ -114,6 +116,17 @@ def photos(
             stack.callback(keeper.stop)
         service = Service(Collection(library), writable=writable, keeper=keeper)
         start.answer(service, listening, access.value)
+
+
+def told_files(library: "Library") -> str:
+    """What is kept on this machine, where, and how large it is."""
+    from selhn.pictures.kept import kept_files
+    from selhn.serve.thumbnails import MOST_BYTES
+
+    if library.towers is None:
+        return ""
+    thumbnails = f"thumbnails: in memory, {MOST_BYTES / 1e6:.0f} MB at the most"
+    return "\n  ".join(["Kept on this machine:", *kept_files(library.index.path, library.towers), thumbnails])
 
 
 def _kept_folders(index: "Index", asked: Sequence[Path], former: Sequence[Path]) -> list[Path]:

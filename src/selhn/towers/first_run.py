@@ -96,8 +96,9 @@ def _try(folder: Path) -> None:
         parts = towers.embed_parts(prepared)
         found += [] if parts is None else [parts[0]]
     else:
-        regions = np.full((2, REGIONS, image.feature_dim or 0), 0.1, np.float32)
-        found.append(towers.embed_regions(regions, np.ones((2, REGIONS), bool)))
+        number = towers.num_regions or REGIONS
+        regions = np.full((2, number, image.feature_dim or 0), 0.1, np.float32)
+        found.append(towers.embed_regions(regions, np.ones((2, number), bool)))
     if not all(np.isfinite(vectors).all() for vectors in found):
         raise SelhnError("its vectors have NaN or infinity")
 

@@ -53,6 +53,10 @@ class OnnxSession:
                 f"{self.name} cannot be run ({reason(error)}): copy the folder again, or export the model again"
             ) from None
 
+    def sizes(self, name: str) -> list[int | str | None]:
+        """The length of each axis of an input; not a number where it may have any length."""
+        return next(own.shape for own in self._session.get_inputs() if own.name == name)
+
     def run(
         self, outputs: Sequence[str], inputs: Mapping[str, npt.NDArray[Any]]
     ) -> list[npt.NDArray[np.float32]]:

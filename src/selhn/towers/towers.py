@@ -108,10 +108,13 @@ class Towers(AbstractTowers):
             most = max(1, TOKENS_AT_ONCE // max(1, len(rows[some[0]])))
             while order and len(some) < most:
                 some.append(order.pop())
-            vectors[some] = self._texts(*self.tokenizer.padded([rows[number] for number in some]))
+            vectors[some] = self.embed_tokens(*self.tokenizer.padded([rows[number] for number in some]))
         return vectors
 
-    def _texts(self, tokens: Int[np.ndarray, "T N"], mask: Bool[np.ndarray, "T N"]) -> npt.NDArray[Any]:
+    def embed_tokens(
+        self, tokens: Int[np.ndarray, "T N"], mask: Bool[np.ndarray, "T N"]
+    ) -> Float[np.ndarray, "T d"]:
+        """The vectors of sentences that a tokenizer has read."""
         text = self.description.text
         return self._vectors(
             text.file, text.output, dict(zip(text.inputs, (tokens, mask), strict=True)), len(tokens)
@@ -153,6 +156,14 @@ class Towers(AbstractTowers):
             inputs = dict(zip(image.inputs, own, strict=True))
             vectors[first : first + step] = self._vectors(image.file, image.output, inputs, len(own[0]))
         return vectors
+
+    @property
+    def num_regions(self) -> int | None:
+        """M, if these towers take regions, and always so many."""
+        image = self.description.image
+        sizes = self._session(image.file).sizes(image.inputs[0])
+        fixed = sizes[1] if image.input == "regions" and len(sizes) == 3 else None
+        return fixed if isinstance(fixed, int) else None
 
     def embed_parts(self, prepared: Any) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, "M 4"]] | None:
         image = self.description.image

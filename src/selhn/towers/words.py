@@ -28,7 +28,15 @@ OPENING_QUOTE = rf'(?:(?<=[{_SPACE}(\[{{<])|(?<!.))["“]'
 FINAL_SIGMA = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
 """`str.lower` of Python writes a sigma at the end of a word in another way."""
 _CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-PATTERNS = {WORDS, OPENING_QUOTE, FINAL_SIGMA, _CLIP, r"\s+", " {2,}"}
+PATTERNS = {
+    WORDS,
+    OPENING_QUOTE,
+    FINAL_SIGMA,
+    _CLIP,
+    rf"<\|startoftext\|>|<\|endoftext\|>|{_CLIP}",
+    r"\s+",
+    " {2,}",
+}
 """The regular expressions that a stranger's tokenizer may have: ours, and those of CLIP and SigLIP."""
 
 

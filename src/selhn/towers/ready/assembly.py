@@ -55,18 +55,17 @@ def write_towers(folder: Path) -> None:
     for kind, (model, beside) in NETWORKS.items():
         with (folder / beside).open("wb") as file:
             graph = Graph(file, beside)
-            content = (
+            network = (
                 image_model(graph, load_file(shipped(LITE2)), projection, weights)
                 if kind == "image"
                 else text_model(graph, bert, weights, *settings)
             )
-        (folder / model).write_bytes(content)
+        (folder / model).write_bytes(network)
     tokenizer = minilm_file(TOKENIZER_FILE)
     (folder / TOKENIZER_FILE).write_bytes(tokenizer)
-    content = description(
-        projection, json.loads(tokenizer)["model"]["vocab"], config["max_position_embeddings"]
-    )
-    content["sha256"] = {name: digest_file(folder / name) for name in FILES if name != DESCRIPTION_FILE}
+    pieces, longest = json.loads(tokenizer)["model"]["vocab"], config["max_position_embeddings"]
+    sums = {name: digest_file(folder / name) for name in FILES if name != DESCRIPTION_FILE}
+    content = {**description(projection, pieces, longest), "sha256": sums}
     (folder / DESCRIPTION_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

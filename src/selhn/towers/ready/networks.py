@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from selhn.towers.efficientnet_lite import SIZES, add_network
-from selhn.towers.graph import BOOL, FLOAT, INT64, Graph
+from selhn.towers.graph import BOOL, FLOAT, INT64, Graph, Value
 
 CELLS = 3
 """Cells of the grid along each side of a picture."""
@@ -50,13 +50,12 @@ def image_model(graph: Graph, backbone: Weights, projection: Weights, heads: Wei
     _unit(graph, _pooled(graph, features, graph.weight([number]), graph.weight(weights[:, None])), IMAGE)
     parts = graph.node("Slice", features, *map(graph.weight, ([1], [number], [1])))
     _unit(graph, parts, PARTS)
-    sizes = {
-        PIXELS: ["pictures", 3, side, side],
-        IMAGE: ["pictures", width],
-        PARTS: ["pictures", number - 1, width],
-    }
-    inputs, *outputs = ((name, FLOAT, shape) for name, shape in sizes.items())
-    return graph.model([inputs], outputs)
+    inputs: list[Value] = [(PIXELS, FLOAT, ["pictures", 3, side, side])]
+    outputs: list[Value] = [
+        (IMAGE, FLOAT, ["pictures", width]),
+        (PARTS, FLOAT, ["pictures", number - 1, width]),
+    ]
+    return graph.model(inputs, outputs)
 
 
 def grid_boxes(cells: int = CELLS) -> Float[np.ndarray, "M 4"]:

@@ -70,7 +70,9 @@ def extractor_of_data(model: AbstractMatcher, run: Path, data: str | None = None
     found = read_json(folder / REPORT_FILE, optional=True).get("extractor")
     if isinstance(found, str) and len(found) < 1000:
         return found
-    if (folder / "projection.npz").is_file() and settings.get("feature_dim") == len(load_ready_projection().mean):
+    if (folder / "projection.npz").is_file() and settings.get("feature_dim") == len(
+        load_ready_projection().mean
+    ):
         return READY if _are_of_ready(read_projection(folder / "projection.npz")) else None
     return None
 

@@ -124,7 +124,7 @@ def write_towers(folder, *, regions=False, parts=False, bank=False, files=(), te
         image = ImageSide("image.onnx", "pixels", ("pixels",), "image_vector", "tiny pixels", **more)
     described = {
         "name": "tiny",
-        "digest": "0123",
+        "digest": "0123" * 6,
         "width": WIDTH,
         "score": "product",
         "image": image,

@@ -52,9 +52,9 @@ def test_folders_are_named_for_an_index_on_a_server_too(remote):
     index = remote.index
     again = Index.load(index.path, index.towers)
     assert again.store.born == index.store.born != ""
-    assert Library(again, remote.extractor).folders == ()
+    assert Library(again).folders == ()
     name_folders(again, remote.folders)
-    library = Library(again, remote.extractor)
+    library = Library(again)
     assert library.folders == remote.folders
     assert all(map(library.file_of, again.records()))
 

@@ -26,7 +26,7 @@ def cutoff():
 def test_pictures_and_sentences_become_vectors(folder):
     towers = Towers.open(folder)
     assert isinstance(towers, AbstractTowers)
-    assert (towers.name, towers.digest, towers.width, towers.source) == ("tiny", "0123", WIDTH, None)
+    assert (towers.name, towers.digest, towers.width, towers.source) == ("tiny", "0123" * 6, WIDTH, None)
     assert towers.is_product
     assert towers.features == "tiny pixels"
     assert towers.resized == (SIDE, SIDE)

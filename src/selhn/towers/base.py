@@ -66,7 +66,8 @@ class AbstractTowers(ABC):
     def with_extractor(self, extractor: Any, device: Any = "cpu") -> "AbstractTowers":
         """These towers with what turns pictures into the regions that they take, or its name, on a device."""
         raise SelhnError(
-            f"{self.name} takes no extractor: leave it out, or index with the run that it was made of"
+            f"{self.name} takes no extractor, and pictures only if its features come from a vision model that selhn "
+            "knows: leave the extractor out, or index with the run that it was made of"
         )
 
     @abstractmethod

@@ -1,5 +1,6 @@
 """What an index needs from the place that stores its vectors: a few methods, and items encoded for it."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +30,9 @@ Answers: TypeAlias = Iterator[Iterable[Hit]]
 """Hits for each of several queries."""
 
 
+_DIGEST = re.compile(r"[0-9a-f]{24}")
+
+
 @dataclass(frozen=True, eq=False)
 class Identity:
     """What an index is, whatever it contains."""
@@ -48,6 +52,10 @@ class Identity:
             raise SelhnError(
                 f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}"
             )
+        if not _DIGEST.fullmatch(towers.digest):  # it becomes the name of a folder
+            raise SelhnError(
+                f"the digest of {towers.name} is {towers.digest[:60]!r}, which is not one: export the model again"
+            )
         named = {} if towers.source is None else {"model": towers.source}
         return cls(towers.digest, towers.name, towers.width, precision, {**named, **about})
 
@@ -58,9 +66,8 @@ class Identity:
             raise Outdated(
                 f"{path} was made with another version of the model {self.about['model']!r}, "
                 "and their vectors cannot be compared: `selhn photos` makes it again by itself; "
-                "or rename that folder and make it again with `selhn index`; features of pictures that are "
-                "in the cache are not computed again, and albums stay if you then copy albums.json "
-                "from the old folder into the new one"
+                "or rename that folder and make it again with `selhn index`; albums stay if you then copy "
+                "albums.json from the old folder into the new one"
             )
         if own.model != self.model:
             raise SelhnError(

@@ -40,6 +40,7 @@ OURS = {
     "reproduce/tables.py::paper_rows": "shipped with the package",
     "base/errors.py::pip_install": "what pip wrote beside the installed package",
     "data/concepts.py::write_concepts": "changes the data.json of a data set that it has just read",
+    "export/calibration.py::write_cutoff": "changes the towers.json of a folder that it has just read",
     "base/files.py::sync_file": "opens a file to write it through; reads nothing",
     "runs/weights.py::load_weights": "by read_tensors, which other rows enter, of a model that only its program makes",
     "base/files.py::sync_folder": "opens a folder to write it through; reads nothing",

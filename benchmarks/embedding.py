@@ -94,10 +94,10 @@ class Colours:
 
 
 def colours() -> dict:
-    """A model of 512 numbers on such features."""
+    """Towers of 512 numbers on such features."""
     torch.manual_seed(0)
     model = create_model("rvse", tokenizer=Vocabulary.build(["a ball"], 1), feature_dim=4, dim=512).eval()
-    return {"model": model, "extractor": Extractor(Colours())}
+    return {"towers": towers_of(model, Extractor(Colours()))}
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -230,7 +230,7 @@ def write_vectors(folder: Path, model, number: int) -> Shards:
 
 def measure_reading(arguments, base: Path) -> str:
     """Memory of `selhn index` of such a folder, every half second."""
-    model = colours()["model"]
+    model = colours()["towers"].matcher
     model.save(base / "model")
     start = time.monotonic()
     shards = write_vectors(base / "embeddings", model, arguments.read)

@@ -165,7 +165,7 @@ def test_a_cache_of_an_earlier_version_is_read(tmp_path):
         torch.testing.assert_close(extractor([picture])[0].half().float(), regions, rtol=2**-10, atol=1e-4)
     need_ready_model()
     shutil.copytree(before / "pictures_index", tmp_path / "index")
-    with pytest.raises(SelhnError, match="another version of the model 'ready'.* are not computed again"):
+    with pytest.raises(SelhnError, match="another version of the model 'ready'.* makes it again by itself"):
         Library.open(tmp_path / "index")
 
 

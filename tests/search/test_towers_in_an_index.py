@@ -43,7 +43,9 @@ def test_regions(tmp_path):
     towers = open_towers(write_towers(tmp_path / "towers", regions=True))
     regions = np.random.default_rng(0).random((2, 3, FEATURES), np.float32)
     index = Index.build(towers, [Item("a", regions[0]), Item("b", regions[1, :1])])
-    assert index.search(image=regions[0], k=1)[0].id == "a"
+    vectors = towers.embed_regions(regions, np.array([[True] * 3, [True, False, False]]))
+    scores = {hit.id: hit.score for hit in index.search(image=regions[0])}
+    assert [scores["a"], scores["b"]] == pytest.approx((vectors @ vectors[0]).tolist(), abs=1e-5)
     with pytest.raises(SelhnError, match=rf"'c' have shape \(3, 5\): give \(M, {FEATURES}\)"):
         index.add([Item("c", regions[0, :, :5])])
     with pytest.raises(SelhnError, match="takes no extractor, and pictures only if its features come from"):

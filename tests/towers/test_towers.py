@@ -176,9 +176,9 @@ def test_threads_share_a_network(shared):
 
 
 def test_open_towers_by_name(folder, monkeypatch):
-    monkeypatch.setitem(names.NAMED_TOWERS, "mine", "tower_cases:named")
+    monkeypatch.setitem(names.NAMED_TOWERS, "library", "tower_cases:named")
     monkeypatch.setattr("tower_cases.named", lambda name: Towers.open(folder), raising=False)
-    assert open_towers("mine").name == "tiny"
+    assert open_towers("library").name == "tiny"
     assert open_towers(folder).name == "tiny"
     with pytest.raises(NotFound):
         open_towers("nothing of that name")

@@ -111,7 +111,7 @@ class FileTokenizer:
 
 @contextmanager
 def _failing(path: Path) -> Iterator[None]:
-    """An error of the library is one of the file: it raises no class of its own, and panics of Rust are no `Exception`."""
+    """Errors of the library are those of the file: it has no class for them, and panics of Rust are no `Exception`."""
     try:
         yield
     except BaseException as error:

@@ -60,9 +60,9 @@ def test_what_has_to_be_encoded(lite):
     store, items = Index.create(towers_of(model), lite).store, [make_item(number) for number in range(4)]
 
     def names(items, existing):
-        return [one.record.id for batch in store.encoded(model, items, existing) for one in batch]
+        return [one.record.id for batch in store.encoded(towers_of(model), items, existing) for one in batch]
 
-    assert store.put(store.encoded(model, items[:2], "refuse")) == 2
+    assert store.put(store.encoded(towers_of(model), items[:2], "refuse")) == 2
     assert (store.count("image"), store.count("text")) == (2, 4)
     assert names(items, "skip") == ["item2", "item3"]
     assert names(items, "replace") == ["item2", "item3"]
@@ -71,7 +71,7 @@ def test_what_has_to_be_encoded(lite):
     # The last of several with one id counts, and that is what is stored.
     assert names([other, items[0]], "replace") == []
     assert names([items[2], items[3], items[2]], "skip") == ["item2", "item3"]
-    store.put(store.encoded(model, [make_item(1, captions=("word5",))], "replace"))
+    store.put(store.encoded(towers_of(model), [make_item(1, captions=("word5",))], "replace"))
     assert [one.record["caption"] for one in store.rows.scan("texts") if one.owner == key_of("item1")] == [
         "word5"
     ]
@@ -174,7 +174,7 @@ def test_the_layout_of_rows_stays(lite):
     """Collections that an earlier version wrote have these keys and records."""
     store = Index.create(towers_of(make_model("rvse")), lite).store
     item = make_item(1, captions=("word5",))
-    store.put(store.encoded(make_model("rvse"), [item], "refuse"))
+    store.put(store.encoded(towers_of(make_model("rvse")), [item], "refuse"))
     key, content = hashlib.blake2b(b"item1", digest_size=20).hexdigest(), item.content(Record.of(item))
     (image,), (text,) = store.rows.scan("images"), store.rows.scan("texts")
     assert (image.key, image.owner, image.content) == (key, key, content)
@@ -248,7 +248,7 @@ sys.path[:0] = {[path for path in sys.path if path]!r}
 import selhn
 from selhn.search import Index
 from index_cases import make_item
-index = Index.create(selhn.load_model({str(tmp_path / "model")!r}), {uri!r}, about={{"who": "a test"}})
+index = Index.create(selhn.open_towers({str(tmp_path / "model")!r}), {uri!r}, about={{"who": "a test"}})
 index.add(make_item(number) for number in range(20))
 index.delete(["item7"])
 index.add([make_item(7)])

@@ -5,6 +5,7 @@ import json
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import cache_folder, new_folder, private_folder, writing
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).parent
 CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
 LITE2, FIT_FILE = "efficientnet_lite2.safetensors", "fit.json"
 INSTALL = "install selhn again"
-FORM = 1
+FORM = 2
 """Of the towers folder: a change of the networks, or of what describes them, needs a new one."""
 
 
@@ -27,11 +28,15 @@ class ReadyTowers(Towers):
     """The ready model. Its folder is in the user's cache, and is made again when it is missing or damaged."""
 
     def _verified(self, name: str) -> Path:
+        """The folder is this user's own: against damage a checksum is enough that takes a third of the time."""
+        path = self.folder / name
         try:
-            return super()._verified(name)
-        except (Damaged, OSError):
+            is_whole = checksum(path) == self.description.about["crc32"][name]
+        except OSError:
+            is_whole = False
+        if not is_whole:
             self.description = _made(self.folder)
-            return super()._verified(name)
+        return path
 
 
 def open_ready(name: str = READY) -> Towers:
@@ -74,6 +79,15 @@ def _is_whole(folder: Path) -> bool:
         return all(digest_file(folder / name) == digest for name, digest in sums.items())
     except (SelhnError, OSError):
         return False
+
+
+def checksum(path: Path) -> int:
+    """The CRC-32 of a file."""
+    found = 0
+    with path.open("rb") as file:
+        while chunk := file.read(2**18):
+            found = crc32(chunk, found)
+    return found
 
 
 def shipped(name: str) -> Path:

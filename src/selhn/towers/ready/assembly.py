@@ -22,6 +22,7 @@ from selhn.towers.ready import (
     LITE2,
     PROJECTION_FILE,
     READY,
+    checksum,
     ready_config,
     shipped,
 )
@@ -64,8 +65,10 @@ def write_towers(folder: Path) -> None:
     tokenizer = minilm_file(TOKENIZER_FILE)
     (folder / TOKENIZER_FILE).write_bytes(tokenizer)
     pieces, longest = json.loads(tokenizer)["model"]["vocab"], config["max_position_embeddings"]
-    sums = {name: digest_file(folder / name) for name in FILES if name != DESCRIPTION_FILE}
-    content = {**description(projection, pieces, longest), "sha256": sums}
+    content = description(projection, pieces, longest)
+    for name in FILES[:-1]:
+        content["sha256"][name] = digest_file(folder / name)
+        content["about"]["crc32"][name] = checksum(folder / name)
     (folder / DESCRIPTION_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -121,6 +124,7 @@ def description(projection: Weights, pieces: Mapping[str, int], max_length: int)
             "inner_prefix": "##",
         },
         "cutoff": {name: fit[name] for name in ("counts", "offset", "slope", "learnt")},
-        "about": {"model": READY, "trained": config["trained"]},
+        "sha256": {},
+        "about": {"model": READY, "trained": config["trained"], "crc32": {}},
         "versions": {"selhn": __version__},
     }

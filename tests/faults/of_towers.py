@@ -5,11 +5,12 @@ import os
 import numpy as np
 import torch
 from faults.reader import Reader
-from model_cases import write_bert
+from model_cases import make_model, write_bert
 from picture_cases import photo
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from tower_cases import SPECIAL, change_description, sums, write_towers
 
+from selhn.export.sources import extractor_of_data
 from selhn.text import WordPiece
 from selhn.towers import TextSide, Towers
 from selhn.towers.tokenizer import FileTokenizer
@@ -101,10 +102,19 @@ def make_unigrams(folder):
     made.save(str(folder / "tokenizer.json"))
 
 
+def make_told(folder):
+    (folder / "pictures.json").write_text('{"folder": "/photos", "used": 9, "extractor": "pixels_16_8"}')
+
+
+def read_told(folder):
+    return extractor_of_data(make_model("vse_fc"), folder / "run", str(folder))
+
+
 READERS = {
     # Every case starts a process: a second.
     "towers": Reader(make_towers, read_towers, is_listed, seal_towers, share=0.3),
     "towers, word pieces": Reader(make_pieces, read_pieces),
     "towers, byte pairs": Reader(make_byte_pairs, read_pieces),
     "towers, unigrams": Reader(make_unigrams, read_pieces),
+    "pictures.json, extractor": Reader(make_told, read_told),
 }

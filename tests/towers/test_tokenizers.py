@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_cases import write_bert
 
+import selhn
+from selhn.data import load_data
 from selhn.text import Vocabulary, WordPiece
 from selhn.text.vocabulary import split_words
 from selhn.towers import TextSide
 from selhn.towers.tokenizer import FileTokenizer
 from selhn.towers.words import word_tokenizer
 
+ANNOTATIONS = Path(selhn.__file__).parent / "pictures" / "examples" / "pictures" / "annotations.json"
 CUT = [
     "can't", "cannot", "gonna", "U.S.", "mr. ", "st. john", "...", "--", "''", "``", '"hi"', "don't", "3,000", "3.14",
     "a.b", "rock'n'roll", "it's-x", "n't", "'ve", "we'll", "o'clock", "ΟΔΟΣ", "ΟΔΟΣ.", "Σ", "A.", "b. ", "½.", "².",
@@ -61,6 +65,16 @@ def test_whole_words_are_those_of_the_vocabulary(shared, texts, most):
     for found, wanted in zip(tokenizer.encode(texts), vocabulary.encode(texts), strict=True):
         assert np.array_equal(found, wanted.numpy())
     assert tokenizer.size == vocabulary.size
+
+
+def test_captions_of_photographs_and_of_the_world(tmp_path):
+    photographs = [text for one in json.loads(ANNOTATIONS.read_text()) for text in one["captions"]]
+    for captions in (photographs, list(load_data("world").train.captions)[:3000]):
+        vocabulary = Vocabulary.build(captions, min_count=2)
+        tokenizer = of_words(vocabulary.words, tmp_path)
+        for found, wanted in zip(tokenizer.encode(captions), vocabulary.encode(captions), strict=True):
+            assert np.array_equal(found, wanted.numpy())
+        assert tokenizer.ordinary.max() < vocabulary.size
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))

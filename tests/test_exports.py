@@ -32,7 +32,8 @@ EXPORTS = {
     "selhn.runs": """OWN LogPart Results RunFolder environment find_runs load_weights read_log
         save_weights""",
     "selhn.search": """Fit Hit Index Item Kind Query Record Reranker is_milvus is_uri""",
-    "selhn.export": """Embedded MatcherTowers calibrate embeddings_of_index embeddings_of_split export_towers towers_of
+    "selhn.export": """Embedded MatcherTowers calibrate embeddings_of_index embeddings_of_split export_source
+        export_towers towers_of
         write_clip_retrieval write_cutoff""",
     "selhn.towers": """AbstractTowers Description ImageSide Preparation TextSide TowerTokenizer Towers open_towers
         open_towers_named_in_file""",

@@ -59,10 +59,9 @@ def measure_split(
 ) -> Metrics:
     """Recall of the scores of a split, as `evaluate` measures those of a model."""
     if truth is not None:
-        both = (
+        of_images, of_texts = (
             recall(scores, relevance=pairs, extended=extended) for pairs in (truth.of_images, truth.of_texts)
         )
-        of_images, of_texts = both
         return Metrics(of_images.i2t, of_texts.t2i)
     folds = folds_of(split, folds)
     if folds > 1:

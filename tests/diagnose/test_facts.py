@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selhn.diagnose import from_rows
-from selhn.diagnose.facts import ends, smoothed, told_gradients, told_numbers
+from selhn.diagnose.facts import ends, told_gradients, told_numbers
+from selhn.diagnose.logs import smoothed
 
 ROWS = [{"step": s, "loss": 1.0, "spread": 0.1 / s, "grad_image": 1 / s, "grad_text": 1.0, "grad_idle": 0.0}
         for s in range(1, 31)]  # fmt: skip
@@ -23,6 +24,15 @@ def test_a_running_mean_stays_among_its_values(values):
     assert len(means) == len(values)
     assert means.min() >= min(values) - 1e-9
     assert means.max() <= max(values) + 1e-9
+
+
+def test_a_row_without_a_number_repeats_the_one_before():
+    assert smoothed(np.array([])).tolist() == []
+    assert smoothed(np.array([math.nan, 2.0, math.inf, 3.0])).tolist() == [2.0, 2.0, 2.0, 3.0]
+    lost = np.array([math.nan, math.inf])
+    assert smoothed(lost) is lost
+    long = np.where(np.arange(40) == 30, math.inf, np.arange(40) % 2)
+    assert smoothed(long)[[0, 1, 39]].tolist() == [0.0, 0.5, 0.5]
 
 
 def test_the_gradient_that_changed_most_is_told():

@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from selhn.diagnose import Verdict, from_rows
-from selhn.diagnose.plots import pyplot, save_figure, smooth, training_figure, verdict_figure
+from selhn.diagnose.plots import pyplot, save_figure, training_figure, verdict_figure
 
 pytest.importorskip("matplotlib")
 
@@ -15,13 +15,6 @@ def log(offset):
 def test_a_picture_is_written(tmp_path):
     path = training_figure({"T-HN": [log(0.0), log(0.01)], "SelHN": [log(-0.05)]}, tmp_path / "figure.png")
     assert path.stat().st_size > 10_000
-
-
-def test_smooth():
-    assert smooth([]) == []
-    assert smooth([2.0, 2.0]) == [2.0, 2.0]
-    assert smooth([0.0, 1.0], keep=0.5) == [0.0, 0.5]
-    assert smooth([float("nan"), 2.0, float("inf"), 2.0]) == [2.0] * 4
 
 
 def test_a_verdict_is_drawn_with_what_the_log_has(tmp_path):

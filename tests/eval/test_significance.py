@@ -56,7 +56,7 @@ def test_a_drawn_image_brings_its_texts():
     times = np.random.default_rng(4).multinomial(60, np.full(60, 1 / 60), size=3)
     for means, counts in zip(drawn, times, strict=True):
         images = np.repeat(np.arange(60), counts)
-        texts = np.concatenate([np.flatnonzero(IMAGE_OF_TEXT == image) for image in images])
+        texts = np.concatenate([np.flatnonzero(image == IMAGE_OF_TEXT) for image in images])
         torch.testing.assert_close(means, 100 * torch.cat([i2t[images].mean(0), t2i[texts].mean(0)]))
 
 

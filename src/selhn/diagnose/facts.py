@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from selhn.diagnose.held_out import HeldOut
-from selhn.diagnose.logs import Column, Log
+from selhn.diagnose.logs import Column, Log, smoothed
 from selhn.diagnose.stall import PATIENCE, WINS, Plateau, StallAlarm, size_of
 
 ENOUGH_ROWS = 8
@@ -222,9 +222,3 @@ def ends(column: Column) -> tuple[float, float]:
     there = column[np.isfinite(column)]
     size = max(1, len(there) // 10)
     return (float(there[:size].mean()), float(there[-size:].mean())) if len(there) else (float("nan"),) * 2
-
-
-def smoothed(column: Column) -> Column:
-    """The mean over the last twentieth of the log, at every row."""
-    size = max(1, len(column) // 20)
-    return np.convolve(np.pad(column, (size - 1, 0), mode="edge"), np.ones(size) / size, mode="valid")

@@ -58,7 +58,7 @@ class Examples:
     split: Split
     """The images that are searched."""
     whole: Split
-    """The number of all images; those are the first of them."""
+    """All images; those are the first of them."""
     found: dict[Direction, tuple[Example, ...]]
     missed: dict[Direction, tuple[Example, ...]]
     first: dict[Direction, tuple[int, int]]

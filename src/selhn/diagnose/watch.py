@@ -82,6 +82,8 @@ class Watch:
         self.step = 0
         """Calls so far: the number of the step."""
         self.rows: list[Row] = []
+        self.said: dict[int, str] = {}
+        """Every sentence so far, by step."""
 
     def __call__(
         self,
@@ -140,6 +142,7 @@ class Watch:
                 "loss the logits. The alarm now measures in units of the scores"
             )
         if said:
+            self.said[self.step] = said
             warn(said)
             for tracker in self.trackers:
                 tracker.alert(title=said.split(":")[0], text=said)

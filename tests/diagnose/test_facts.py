@@ -41,6 +41,8 @@ def test_the_gradient_that_changed_most_is_told():
     assert told_gradients(from_rows([{"loss": 1.0}])) == ()
     (whole,) = told_gradients(from_rows([{"loss": 1.0, "grad_norm": 0.5}]))
     assert whole.startswith("gradient norm: from ")
+    far = [{"loss": 1.0, "grad_image": norm} for norm in (1e300, 1e-300)]
+    assert told_gradients(from_rows(far)) == ("gradient norm of image: from 1e+300 to 1e-300",)
 
 
 def test_what_a_log_has_is_told():

@@ -206,7 +206,7 @@ def told_gradients(log: Log) -> tuple[str, ...]:
     norms = {name: (first, last) for name, (first, last) in norms.items() if first > 0 and last > 0}
     if not norms:
         return ()
-    name = max(norms, key=lambda one: abs(math.log(norms[one][1] / norms[one][0])))
+    name = max(norms, key=lambda one: abs(math.log(norms[one][1]) - math.log(norms[one][0])))
     # transformers logs one norm, of the whole model.
     of = "" if name == "grad_norm" else f" of {name.removeprefix('grad_')}"
     return (from_to(f"gradient norm{of}", *norms[name]),)

@@ -111,8 +111,7 @@ def score_split(
         shown = Progress(sum(words), sum(words[: result.done]), quiet=quiet)
         with in_eval_mode(model):
             images = _encode_images(model, split, block, byte_budget)
-            for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
-                encoded = model.encode_texts(tokens, mask, **side_rows(model, "texts", split, texts[at]))
+            for at, encoded in enumerate(text_encodings(model, split, blocks, result.done), result.done):
                 result.write(texts[at], score(images, encoded))
                 shown.step(f"words against {split.num_images:,} images", words[at])
         shown.clear()
@@ -162,9 +161,12 @@ def image_encodings(model: AbstractMatcher, split: Split, block: int = 512) -> I
         yield model.encode_images(regions, mask, **side_rows(model, "images", split, some))
 
 
-def text_encodings(model: AbstractMatcher, split: Split, blocks: TextBlocks) -> Iterator[Any]:
-    """All texts encoded, in the order of the blocks."""
-    for some, (tokens, mask) in zip(blocks.order.split(blocks.block_size), blocks, strict=True):
+def text_encodings(
+    model: AbstractMatcher, split: Split, blocks: TextBlocks, done: int = 0
+) -> Iterator[Any]:
+    """All texts encoded, in the order of the blocks, of which some may be `done`."""
+    every = zip(blocks.order.split(blocks.block_size), blocks, strict=True)
+    for some, (tokens, mask) in islice(every, done, None):
         yield model.encode_texts(tokens, mask, **side_rows(model, "texts", split, some))
 
 

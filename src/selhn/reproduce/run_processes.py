@@ -7,13 +7,12 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_compl
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 
 from selhn.base.errors import SelhnError
 from selhn.diagnose import how_it_ended
-from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder
 from selhn.training import RunConfig, run_config
 
@@ -27,15 +26,15 @@ class Outcome(NamedTuple):
     """Whether its process cannot make another run."""
 
 
-Task: TypeAlias = tuple[RunConfig, Path, bool]
-Tasks: TypeAlias = Mapping[tuple[Wanted, int], Task]
-"""Runs, each with its seed."""
+Key = TypeVar("Key")
+Task: TypeAlias = tuple[RunConfig, Path, bool, str]
+"""A run: its settings and folder, whether it is quiet, and what stands before every line it prints."""
 
 
-def train_run(config: RunConfig, folder: Path, quiet: bool) -> Outcome:
+def train_run(config: RunConfig, folder: Path, quiet: bool, label: str) -> Outcome:
     """Make one run; errors that do not affect other runs are returned."""
     try:
-        run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet)
+        run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet, label=label)
     except (SelhnError, torch.OutOfMemoryError) as error:
         # An error of the GPU while a step is recorded is the cause of ours.
         return Outcome(str(error), True, lost_process=isinstance(error.__cause__, torch.AcceleratorError))
@@ -44,20 +43,20 @@ def train_run(config: RunConfig, folder: Path, quiet: bool) -> Outcome:
     return Outcome(f"{run.test}   {how_it_ended(run.stalled, run.test)}".rstrip())
 
 
-def outcomes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, Outcome]]:
+def outcomes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, Outcome]]:
     """All runs: one at a time in this process, as long as it lasts, or several in processes of their own."""
     left = dict(tasks)
     for key, task in tasks.items() if jobs == 1 else ():
         outcome = train_run(*task)
         del left[key]
-        yield *key, outcome
+        yield key, outcome
         if outcome.lost_process:
             break
     if left:
         yield from _in_processes(left, jobs)
 
 
-def _in_processes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, Outcome]]:
+def _in_processes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, Outcome]]:
     """Each process makes one run after the other; one that is lost is replaced, and takes no other run with it."""
     share = max(1, (os.cpu_count() or 1) // jobs)
     spawn = multiprocessing.get_context("spawn")
@@ -83,7 +82,7 @@ def _in_processes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, Outcom
             idle.put(worker())
         waiting = {threads.submit(train, task): key for key, task in tasks.items()}
         for future in as_completed(waiting):
-            yield *waiting[future], future.result()
+            yield waiting[future], future.result()
     finally:
         threads.shutdown(cancel_futures=True)
         while not idle.empty():

@@ -8,7 +8,7 @@ from PIL import Image
 
 from selhn.base.errors import SelhnError
 from selhn.cli.demo import run_demo, run_picture_demo
-from selhn.reproduce.run_processes import Outcome
+from selhn.reproduce.run_processes import RunOutcome
 from selhn.search import Index
 
 
@@ -42,7 +42,7 @@ def test_a_second_demo_replaces_the_first(tmp_path, monkeypatch):
     (tmp_path / "T-HN").mkdir()
     (tmp_path / "T-HN" / "config.yaml").write_text("")
     (tmp_path / "mine.txt").write_text("")
-    failed = Outcome("no space", failed=True)
+    failed = RunOutcome("no space", failed=True)
     monkeypatch.setattr(demo, "outcomes", lambda tasks, jobs: [(name, failed) for name in tasks])
     with pytest.raises(SelhnError, match="no space"):
         demo._train_side_by_side(100, 1, tmp_path)

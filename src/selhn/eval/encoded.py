@@ -19,7 +19,7 @@ from selhn.data import Split, TextBlocks, Truth, image_blocks
 from selhn.data.splits import require_folds, require_split
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
-from selhn.eval.stored import StoredScores, for_scores, identity_of
+from selhn.eval.stored import StoredScores, for_scores, identity_of_scores
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import taken_side
 from selhn.ops import Fragments
@@ -100,7 +100,7 @@ def score_split(
     with ExitStack() as held:
         if path is not None:
             kind = "rank_scores" if for_ranking else "scores"
-            identity = identity_of(model, split, blocks.texts, kind)
+            identity = identity_of_scores(model, split, blocks.texts, kind)
             held.enter_context(for_scores(path))
             result = StoredScores(path, identity, shape, block, blocks.order)
             if result.complete:

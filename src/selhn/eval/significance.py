@@ -10,8 +10,8 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.eval.metrics import DEFAULT_KS, check_ks, ranks
-from selhn.eval.protocols import in_blocks
-from selhn.eval.scoring import Array, Indices, checked_image_of_text, checked_scores
+from selhn.eval.protocols import cut_folds
+from selhn.eval.scoring import Array, Indices, checked_image_of_text, score_matrix
 
 SAMPLES_AT_ONCE = 256
 BOUNDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
@@ -52,7 +52,7 @@ def paired_bootstrap(
     of the gallery.
     """
     check_ks(ks)
-    shape_a, shape_b = checked_scores(scores_a, "scores_a").shape, checked_scores(scores_b, "scores_b").shape
+    shape_a, shape_b = score_matrix(scores_a, "scores_a").shape, score_matrix(scores_b, "scores_b").shape
     if shape_a != shape_b:
         raise SelhnError(
             f"scores_a has shape {tuple(shape_a)} and scores_b {tuple(shape_b)}: "
@@ -105,7 +105,7 @@ def recall_intervals(
     check_ks(ks)
     drawn = [
         drawn_means(*hits(part, owner, ks, ties), owner.cpu(), num_samples, seed + number)[1:]
-        for number, (part, owner) in enumerate(in_blocks(scores, image_of_text, folds))
+        for number, (part, owner) in enumerate(cut_folds(scores, image_of_text, folds))
     ]
     recalls = torch.stack(drawn).mean(0)
     low, high = torch.cat([recalls, recalls.sum(1, keepdim=True)], 1).quantile(BOUNDS, dim=0).tolist()

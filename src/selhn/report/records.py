@@ -71,10 +71,10 @@ def _read_run(path: Path, name: str) -> RunRecord:
     found = diagnose(path)
     config = None if folder.config is None else RunConfig.from_dict(folder.config)
     results = folder.results
-    with _readable(folder.file("results.json")):
+    with _reading(folder.file("results.json")):
         test = None if results is None else Metrics.from_dict(results.test)
     rows = [row for row in rows if isinstance(row.get("dev"), Mapping) and "i2t" in row["dev"]]
-    with _readable(folder.log_path):
+    with _reading(folder.log_path):
         measured = [(int(row.get("epoch", 0)) + 1, Metrics.from_dict(row["dev"])) for row in rows]
     # As training chooses it.
     best_epoch, dev = max(measured, key=lambda one: one[1].rsum, default=(None, None))
@@ -101,7 +101,7 @@ def as_typed(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OverflowError) as error:

@@ -17,7 +17,7 @@ from selhn.runs import RunFolder
 from selhn.training import RunConfig, run_config
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """What became of a run: its result or an error, in words."""
 
     said: str
@@ -31,19 +31,19 @@ Task: TypeAlias = tuple[RunConfig, Path, bool, str]
 """A run: its settings and folder, whether it is quiet, and what stands before every line it prints."""
 
 
-def train_run(config: RunConfig, folder: Path, quiet: bool, label: str) -> Outcome:
+def train_run(config: RunConfig, folder: Path, quiet: bool, label: str) -> RunOutcome:
     """Make one run; errors that do not affect other runs are returned."""
     try:
         run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet, label=label)
     except (SelhnError, torch.OutOfMemoryError) as error:
         # An error of the GPU while a step is recorded is the cause of ours.
-        return Outcome(str(error), True, lost_process=isinstance(error.__cause__, torch.AcceleratorError))
+        return RunOutcome(str(error), True, lost_process=isinstance(error.__cause__, torch.AcceleratorError))
     except torch.AcceleratorError as error:  # after it, every call to this GPU from this process fails
-        return Outcome(str(error).partition("\n")[0], True, lost_process=True)
-    return Outcome(f"{run.test}   {how_it_ended(run.stalled, run.test)}".rstrip())
+        return RunOutcome(str(error).partition("\n")[0], True, lost_process=True)
+    return RunOutcome(f"{run.test}   {how_it_ended(run.stalled, run.test)}".rstrip())
 
 
-def outcomes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, Outcome]]:
+def outcomes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, RunOutcome]]:
     """All runs: one at a time in this process, as long as it lasts, or several in processes of their own."""
     left = dict(tasks)
     for key, task in tasks.items() if jobs == 1 else ():
@@ -56,7 +56,7 @@ def outcomes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, Outcom
         yield from _in_processes(left, jobs)
 
 
-def _in_processes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, Outcome]]:
+def _in_processes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, RunOutcome]]:
     """Each process makes one run after the other; one that is lost is replaced, and takes no other run with it."""
     share = max(1, (os.cpu_count() or 1) // jobs)
     spawn = multiprocessing.get_context("spawn")
@@ -65,7 +65,7 @@ def _in_processes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, O
     def worker() -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(share,))
 
-    def train(task: Task) -> Outcome:
+    def train(task: Task) -> RunOutcome:
         own = idle.get()
         try:
             outcome = _train_in(own, task)
@@ -89,9 +89,9 @@ def _in_processes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, O
             idle.get().shutdown()
 
 
-def _train_in(process: ProcessPoolExecutor, task: Task) -> Outcome:
+def _train_in(process: ProcessPoolExecutor, task: Task) -> RunOutcome:
     try:
         return process.submit(train_run, *task).result()
     except BrokenProcessPool:
         said = "its process was killed, perhaps because memory ran out: try fewer --jobs"
-        return Outcome(said, True, lost_process=True)
+        return RunOutcome(said, True, lost_process=True)

@@ -39,7 +39,7 @@ def test_answers_and_the_first_right_one():
     assert len(found) == 6
     near = first_answers(scores.flip(0), right)
     assert [one.right for one in near] == [True, True, False, False, False]
-    tied = answers(torch.zeros(3), torch.tensor([True, False, False]))
+    tied = first_answers(torch.zeros(3), torch.tensor([True, False, False]))
     assert [one.right for one in tied] == [False, False, True]
 
 

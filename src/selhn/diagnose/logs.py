@@ -100,7 +100,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     at, counter, steps_a_row = table.clock()
     trained = table.has(loss)
     with_loss = {name for row in table.rows if loss in row for name in row} - {counter, "loss"} | {loss}
-    columns = {name: table.column(name)[trained] for name in table.names if name in with_loss}
+    shown = {"loss" if name == loss else name: name for name in table.names if name in with_loss}
     evaluated = [name for name in table.names if name not in {*with_loss, counter, "loss"}]
 
     def pairs(wanted: Sequence[str]) -> list[tuple[float, float]]:
@@ -111,12 +111,12 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     return Log(
         source,
         at[trained],
-        {"loss" if name == loss else name: column for name, column in columns.items()},
+        {ours: table.column(name)[trained] for ours, name in shown.items()},
         {name.removeprefix("probe."): table.column(name)[table.has(name)] for name in evaluated},
         loss,
         pairs(DEV_RSUM),
         pairs(DEV_LOSS),
-        {name: at[table.has(name) & ~np.isfinite(table.column(name))] for name in SCORES if name in columns and name != loss},
+        {name: at[table.has(name) & ~np.isfinite(table.column(name))] for name in SCORES if name in shown},
         "step" if steps_a_row is None else "row",
         steps_a_row or 1,
     )

@@ -161,9 +161,7 @@ def image_encodings(model: AbstractMatcher, split: Split, block: int = 512) -> I
         yield model.encode_images(regions, mask, **side_rows(model, "images", split, some))
 
 
-def text_encodings(
-    model: AbstractMatcher, split: Split, blocks: TextBlocks, done: int = 0
-) -> Iterator[Any]:
+def text_encodings(model: AbstractMatcher, split: Split, blocks: TextBlocks, done: int = 0) -> Iterator[Any]:
     """All texts encoded, in the order of the blocks, of which some may be `done`."""
     every = zip(blocks.order.split(blocks.block_size), blocks, strict=True)
     for some, (tokens, mask) in islice(every, done, None):

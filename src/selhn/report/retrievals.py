@@ -106,7 +106,9 @@ def find_examples(
         if direction == "i2t":
             shown = first_answers(scores[query], items.image_of_text == query)
         else:
-            shown = first_answers(scores[:, query], torch.arange(items.num_images) == items.image_of_text[query])
+            shown = first_answers(
+                scores[:, query], torch.arange(items.num_images) == items.image_of_text[query]
+            )
         return Example(query, shown, elsewhere)
 
     found, missed, first = {}, {}, {}

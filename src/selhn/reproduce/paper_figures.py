@@ -103,10 +103,8 @@ def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
         for k, colour in zip((10, 5, 1), (COLOURS[2], COLOURS[0], COLOURS[1])):
             values = [[getattr(one, way)[k] for one in metrics] for metrics in found.values()]
             spread = np.array([np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values])
-            means, look = (
-                [np.mean(each) for each in values],
-                {"linewidth": 1.8, "marker": "o", "markersize": 4},
-            )
+            means = [np.mean(each) for each in values]
+            look = {"linewidth": 1.8, "marker": "o", "markersize": 4}
             axis.errorbar(places, means, spread, color=colour, capsize=3 if spread.any() else 0, **look)
             end = {"textcoords": "offset points", "va": "center", "color": colour}
             axis.annotate(f"R@{k}", (places[-1], means[-1]), (8, 0), **end)

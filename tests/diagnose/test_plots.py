@@ -55,6 +55,16 @@ def test_what_is_drawn_is_what_the_log_says(tmp_path, monkeypatch):
     pyplot().close(drawn[0])
 
 
+def test_a_long_log_is_drawn_with_fewer_points(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("selhn.diagnose.plots.save_figure", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr("selhn.diagnose.plots.MANY_ROWS", 60)
+    rows = [{"step": step, "loss": 1 / (step + 1)} for step in range(600)]
+    verdict_figure(from_rows(rows), Verdict("stalled", 300, "it sits", (), ""), tmp_path / "x")
+    assert [len(line.get_xdata()) for line in drawn[0].axes[0].lines] == [60, 60]
+    pyplot().close(drawn[0])
+
+
 def test_a_figure_does_not_go_through_a_link(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "figure.png").symlink_to(tmp_path / "mine.txt")

@@ -13,7 +13,7 @@ from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.files import write_whole
 from selhn.base.types import Attention
 from selhn.diagnose.logs import Log, smoothed
-from selhn.diagnose.verdict import Verdict
+from selhn.diagnose.verdict import MANY_ROWS, Verdict
 
 COLOURS = ("#c2410c", "#0369a1", "#4d7c0f", "#7e22ce", "#b45309", "#0f766e")
 """T-HN first, SelHN second, as in all our pictures."""
@@ -58,6 +58,7 @@ def verdict_figure(
 
     Everything after the step from which the verdict holds is shaded.
     """
+    log = log.thinned(MANY_ROWS)
     has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", epsilon, "epsilon")]
     shown = [one for one in has if one[0] in log.columns]
     many = len(shown) + bool(log.dev)

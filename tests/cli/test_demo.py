@@ -43,7 +43,7 @@ def test_a_second_demo_replaces_the_first(tmp_path, monkeypatch):
     (tmp_path / "T-HN" / "config.yaml").write_text("")
     (tmp_path / "mine.txt").write_text("")
     failed = RunOutcome("no space", failed=True)
-    monkeypatch.setattr(demo, "outcomes", lambda tasks, jobs: [(name, failed) for name in tasks])
+    monkeypatch.setattr(demo, "outcomes", lambda tasks, **how: [(name, failed) for name in tasks])
     with pytest.raises(SelhnError, match="no space"):
         demo._train_side_by_side(100, 1, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -43,8 +43,11 @@ def train_run(config: RunConfig, folder: Path, quiet: bool, label: str) -> RunOu
     return RunOutcome(f"{run.test}   {how_it_ended(run.stalled, run.test)}".rstrip())
 
 
-def outcomes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, RunOutcome]]:
-    """All runs: one at a time in this process, as long as it lasts, or several in processes of their own."""
+def outcomes(tasks: Mapping[Key, Task], jobs: int, cores: int = 0) -> Iterator[tuple[Key, RunOutcome]]:
+    """All runs: one at a time in this process, as long as it lasts, or several in processes of their own.
+
+    Each process uses so many `cores`; 0 for an equal share of all.
+    """
     left = dict(tasks)
     for key, task in tasks.items() if jobs == 1 else ():
         outcome = train_run(*task)
@@ -53,17 +56,16 @@ def outcomes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, RunOut
         if outcome.lost_process:
             break
     if left:
-        yield from _in_processes(left, jobs)
+        yield from _in_processes(left, jobs, cores or max(1, (os.cpu_count() or 1) // jobs))
 
 
-def _in_processes(tasks: Mapping[Key, Task], jobs: int) -> Iterator[tuple[Key, RunOutcome]]:
+def _in_processes(tasks: Mapping[Key, Task], jobs: int, cores: int) -> Iterator[tuple[Key, RunOutcome]]:
     """Each process makes one run after the other; one that is lost is replaced, and takes no other run with it."""
-    share = max(1, (os.cpu_count() or 1) // jobs)
     spawn = multiprocessing.get_context("spawn")
     idle = SimpleQueue[ProcessPoolExecutor]()  # of one process each, which starts with its first run
 
     def worker() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(share,))
+        return ProcessPoolExecutor(1, spawn, initializer=torch.set_num_threads, initargs=(cores,))
 
     def train(task: Task) -> RunOutcome:
         own = idle.get()

@@ -102,6 +102,7 @@ def as_typed(settings: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
+    """Say that the file is damaged if what it holds is not what a run writes."""
     try:
         yield
     except (ValueError, TypeError, OverflowError) as error:

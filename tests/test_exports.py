@@ -24,8 +24,8 @@ EXPORTS = {
     "selhn.pictures": """Backbone CachedFeatures EmbeddedPictures Extracted Extractor FeatureCache Form Found Indexed
         Library PictureReport Plan create_backbone default_cache embed_pictures extract_pictures find_pictures
         grid_boxes import_pictures import_rows index_pictures load_extractor open_picture picture_split pool_boxes""",
-    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics Ranks encode_split ensemble evaluate folds folds_of
-        image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
+    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics QueryRanks encode_split ensemble evaluate folds
+        folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
         recall_intervals region_attention require_width score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds score_runs train""",

@@ -31,7 +31,7 @@ from selhn.losses.checks import ImageIds, as_image_ids, check_square
 Numbers = dict[str, Float[Tensor, ""]]
 
 
-def _one_number(loss: object) -> Tensor:
+def _loss_value(loss: object) -> Tensor:
     """The loss of a step, as a tensor without axes."""
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss.detach().reshape(())
@@ -123,7 +123,7 @@ class Watch:
             return None
         own = as_image_ids(image_ids, batch)
         ids = None if own is None else own.to(device)
-        numbers: Numbers = {} if loss is None else {"loss": _one_number(loss).to(device)}
+        numbers: Numbers = {} if loss is None else {"loss": _loss_value(loss).to(device)}
         known = None
         if self.loss is not None:
             # Computed on these pairs alone: a loss across processes has more pairs, and another plateau.

@@ -9,7 +9,7 @@ from selhn.eval.encoded import (
     require_width,
     score_split,
 )
-from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
+from selhn.eval.metrics import DirectionMetrics, Metrics, QueryRanks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
 from selhn.eval.significance import Comparison, Intervals, paired_bootstrap, recall_intervals
 from selhn.eval.word_attention import image_row, pair_attention, region_attention
@@ -19,7 +19,7 @@ __all__ = [
     "DirectionMetrics",
     "Intervals",
     "Metrics",
-    "Ranks",
+    "QueryRanks",
     "encode_split",
     "ensemble",
     "evaluate",

@@ -26,7 +26,7 @@ DEFAULT_KS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
-class Ranks:
+class QueryRanks:
     """0-based rank of the best relevant item of each image and each text (on the CPU); -1 if none."""
 
     i2t: Int[Tensor, " I"]
@@ -175,12 +175,12 @@ def ranks(
     *,
     relevance: Array | None = None,
     ties: str = "pessimistic",
-) -> Ranks:
+) -> QueryRanks:
     """The rank of every query under `recall`: the number of wrong items that beat its best relevant one."""
     matching = Matching.from_matrix(scores, image_of_text, relevance)
     i2t, _ = _rank_direction(matching, "i2t", ties)
     t2i, _ = _rank_direction(matching, "t2i", ties)
-    return Ranks(i2t, t2i)
+    return QueryRanks(i2t, t2i)
 
 
 def measure(

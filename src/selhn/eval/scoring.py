@@ -45,7 +45,7 @@ class Matching:
 
     @classmethod
     def from_matrix(cls, scores: Array, image_of_text: Indices | None, relevance: Array | None) -> "Matching":
-        matrix = checked_scores(scores)
+        matrix = score_matrix(scores)
         num_images, num_texts = matrix.shape
         image, text = true_pairs(num_images, num_texts, image_of_text, relevance)
 
@@ -171,7 +171,7 @@ def at_least_float32(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
-def checked_scores(scores: Array, name: str = "scores") -> Float[Tensor, "I T"]:
+def score_matrix(scores: Array, name: str = "scores") -> Float[Tensor, "I T"]:
     """The matrix as a tensor, or an error that says what is wrong with it."""
     matrix = as_tensor(scores)
     if matrix.ndim != 2 or matrix.numel() == 0:

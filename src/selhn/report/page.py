@@ -116,7 +116,7 @@ def page(
         source = data or (None if config is None else config.data)
         folder = pictures or (None if source is None else imported_from(source))
         texts = dict(reversed([*zip(split.image_of_text.tolist(), split.captions)]))
-        shown = {"picture": picture_source(examples.whole, folder), "first_text": texts.get}
+        shown = {"picture": shown_picture(examples.whole, folder), "first_text": texts.get}
     return PAGES.get_template("report.html").render(
         runs=runs,
         lead=lead(runs),
@@ -142,7 +142,7 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
+def shown_picture(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
     """How to show an image, by its row: drawn, or its file inside the folder; None if neither."""
 
     @cache

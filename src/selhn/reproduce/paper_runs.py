@@ -116,7 +116,7 @@ class PaperRuns:
         data = self.data  # read first, so that missing data is reported before anything else
         quiet, start = self.small or jobs > 1, time.monotonic()
         every = {
-            (one, seed): (self.config(one, seed), self.folder(one, seed), quiet)
+            (one, seed): (self.config(one, seed), self.folder(one, seed), quiet, "")
             for one in wanted
             for seed in self.seeds
         }
@@ -127,7 +127,7 @@ class PaperRuns:
             print(f"{len(every) - len(tasks)} of {len(every)} runs are there", flush=True)
         if jobs > 1:  # tables list slow systems last, and one that starts last leaves other processes idle
             tasks = dict(reversed(tasks.items()))
-        for number, (one, seed, outcome) in enumerate(outcomes(tasks, jobs), 1):
+        for number, ((one, seed), outcome) in enumerate(outcomes(tasks, jobs), 1):
             passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
             print(f"[{passed}] {one.name} seed {seed}: {outcome.said}", flush=True)
             if outcome.failed:

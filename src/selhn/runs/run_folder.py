@@ -141,7 +141,7 @@ class RunFolder:
             return Results(
                 content["dev"], content["test"], int(content["best_epoch"]), content.get("stalled")
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Damaged(f"{self.file(RESULTS)} cannot be read ({error!r}): start the run again") from None
 
     @property

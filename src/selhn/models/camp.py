@@ -34,7 +34,7 @@ from selhn.models.cross_attention import (
 )
 from selhn.models.layouts import FRAGMENT_NAMES, AuthorsLayout
 from selhn.models.table import Paper, model
-from selhn.ops import Fragments, Pairing, in_half_precision, unit
+from selhn.ops import Fragments, Pairing, in_half_precision, real_or_all, unit
 
 # Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**22
@@ -252,7 +252,7 @@ def _length(
 
 def _softmax(logits: Float[Tensor, "*K n"], mask: Bool[Tensor, "*#K n"]) -> Float[Tensor, "*K n"]:
     """Softmax over the real ones; over all if none is real."""
-    return logits.masked_fill(~(mask | ~mask.any(-1, keepdim=True)), -torch.inf).softmax(-1)
+    return logits.masked_fill(~real_or_all(mask), -torch.inf).softmax(-1)
 
 
 def _draw(layer: nn.Linear) -> nn.Linear:

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from selhn.base.types import at_least_float32
 from selhn.models.builders import xavier
 from selhn.models.cross_attention import CrossAttention, SelfAttentionPool
 from selhn.models.layouts import FRAGMENT_NAMES, UNIT_VECTORS, AuthorsLayout
@@ -145,7 +146,7 @@ class ConfidentReasoning(nn.Module):
         self, near: Float[Tensor, "c I M s"], mask: Bool[Tensor, "I M"]
     ) -> Float[Tensor, "c I M 1"]:  # fmt: skip
         """sigmoid(LN(W_c x)); the norm is over the real regions of an image."""
-        logits = self.confidence(near).squeeze(3).to(torch.promote_types(near.dtype, torch.float32))
+        logits = at_least_float32(self.confidence(near).squeeze(3))
         count = mask.sum(1, keepdim=True).clamp(min=1)
         mean = logits.masked_fill(~mask, 0).sum(2, keepdim=True) / count
         centred = (logits - mean).masked_fill(~mask, 0)

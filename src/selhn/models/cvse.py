@@ -149,9 +149,6 @@ class CVSE(AbstractMatcher):
         """`concepts` are 1 for those that a text has; without them they are found by its words."""
         return self._joined(self.text_levels(tokens, token_mask, concepts, self.concepts()))
 
-    def score(self, images: Float[Tensor, "I d2"], texts: Float[Tensor, "T d2"]) -> Float[Tensor, "I T"]:
-        return dot_scores(images, texts)
-
     def forward(self, batch: Batch) -> Match:
         """In training, the scores of each kind of vector, repeated by its weight."""
         images, texts = self._levels(batch)

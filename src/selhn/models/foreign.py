@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.pixels import as_pixels
 from selhn.ops import Fragments, unit
 from selhn.text import Tokenizer, TokenKinds, check_texts
@@ -131,7 +131,7 @@ class Adapted(AbstractMatcher):
 
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         if self._scores is None:
-            return dot_scores(images, texts)
+            return super().score(images, texts)
         if self._images is not None:
             return self._scores(images, texts)
         regions = as_pixels(images.vectors, images.mask) if self.pixels else images.vectors

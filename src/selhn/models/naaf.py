@@ -96,8 +96,6 @@ class NegativeAwareAttention(nn.Module):
     alone.
     """
 
-    pairs_apart = False
-
     def __init__(self, smooth: float, intra_lambda: float | None, thresholds: Thresholds, mining: Mining):
         super().__init__()
         self.smooth, self.intra_lambda, self.mining = smooth, intra_lambda, mining

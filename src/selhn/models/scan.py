@@ -22,6 +22,7 @@ from selhn.ops import (
     attention_weights,
     can_attend,
     fragment_mean,
+    real_or_all,
 )
 
 
@@ -66,10 +67,9 @@ class StackedAttention(nn.Module):
         if self.lambda_lse is None:
             return fragment_mean(cosines, mask)
         # Official: a sum inside the logarithm and not a mean, so that more words score higher.
-        none = ~mask.any(1)
-        left_out = ~(mask | none[:, None]).T
+        left_out = ~real_or_all(mask).T
         pooled = (self.lambda_lse * cosines).masked_fill(left_out, -torch.inf).logsumexp(1) / self.lambda_lse
-        return pooled.masked_fill(none, 0)
+        return pooled.masked_fill(~mask.any(1), 0)
 
 
 def shown_attention(

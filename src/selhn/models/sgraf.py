@@ -18,6 +18,7 @@ from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError
+from selhn.base.types import at_least_float32
 from selhn.models.builders import WordSettings, xavier
 from selhn.models.cross_attention import (
     CrossAttention,
@@ -67,8 +68,7 @@ class GraphStep(nn.Module):
 
     def forward(self, nodes: Nodes, mask: NodeMask, first: int) -> Float[Tensor, "I T {first} s"]:
         logits = linear(nodes[:, :, :first], *self.mixed()) @ nodes.transpose(2, 3)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        edges = logits.masked_fill(~mask[:, None, :], -torch.inf).softmax(3, dtype=wide)
+        edges = at_least_float32(logits).masked_fill(~mask[:, None, :], -torch.inf).softmax(3)
         return self.value(edges.to(nodes.dtype) @ nodes).relu()
 
 
@@ -106,8 +106,7 @@ class AttentionFiltration(nn.Module):
         return unit((weights.to(nodes.dtype)[:, :, None] @ nodes).squeeze(2)), statistics
 
     def weigh(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T X"], Statistics]:
-        weights = self.attention(nodes).squeeze(3)
-        weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        weights = at_least_float32(self.attention(nodes).squeeze(3))
         statistics = weights.new_empty(0, len(mask))
         mean, variance = self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
         if self.training:
@@ -155,11 +154,8 @@ class SimilarityHead(nn.Module):
         self.whole = xavier(dim, sim_dim)
         self.reasoning = reasoning
         self.last = xavier(sim_dim, 1)
-
-    @property
-    def pairs_apart(self) -> bool:
-        """False if there are batch statistics over the images of a text; several processes sum theirs."""
-        return isinstance(self.reasoning, GraphReasoning)
+        # SAF has batch statistics over the images of a text; several processes sum theirs.
+        self.pairs_apart = isinstance(reasoning, GraphReasoning)
 
     def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
         if pairing.aligned:

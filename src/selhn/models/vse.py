@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.models.builders import BertSettings, WordSettings, xavier
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.table import Paper, model
 from selhn.ops import GPO, MLP, MLPOrder, WordGRU, unit
 from selhn.ops.bert import Bert, bert_tokenizer
@@ -82,9 +82,6 @@ class VSE(AbstractMatcher):
 
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
         return self.text(tokens, all_real(tokens, token_mask))
-
-    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
-        return dot_scores(images, texts)
 
 
 def with_gru(

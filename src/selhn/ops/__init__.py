@@ -21,7 +21,7 @@ from selhn.ops.differences import (
     node_precision,
     projected_differences,
 )
-from selhn.ops.fragments import Fragments, chunks, is_ragged, joined, mean_of, unit
+from selhn.ops.fragments import Fragments, chunks, is_ragged, joined, mean_of, real_or_all, unit
 from selhn.ops.gpu import half_precision, in_half_precision, side_by_side
 from selhn.ops.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.ops.memory import memory_precision, memory_products, remembered
@@ -46,7 +46,7 @@ __all__ += ["block_cosines", "can_attend", "can_reason", "change_words"]
 __all__ += ["chunks", "collected_words", "compared_nodes", "fragment_mean", "half_precision"]
 __all__ += ["in_half_precision", "is_ragged", "joined", "last_states", "learnt_thresholds", "log_mask"]
 __all__ += ["look_up", "masked_batch_norm", "mean_of", "memory_precision", "memory_products", "mined_words"]
-__all__ += ["node_precision", "over_ranks", "pool_sorted", "projected_differences", "ranks_of"]
+__all__ += ["node_precision", "over_ranks", "pool_sorted", "projected_differences", "ranks_of", "real_or_all"]
 __all__ += ["reasoned", "remembered", "remembering_nothing", "side_by_side"]
 __all__ += ["softmax_attention", "synced", "transformer_layers", "unit", "unit_attention"]
 __all__ += ["walk_texts", "weighted_cosines", "word_embedding"]

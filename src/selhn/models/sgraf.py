@@ -9,13 +9,11 @@ SGR lets the nodes reason over a graph, SAF weights them; the score is sigmoid(W
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
-from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import at_least_float32
@@ -32,7 +30,9 @@ from selhn.models.table import Paper, model
 from selhn.ops import (
     LinearWeights,
     Pairing,
+    again,
     can_reason,
+    chunks,
     compared_nodes,
     is_ragged,
     joined,
@@ -212,12 +212,10 @@ class SimilarityHead(nn.Module):
         if not is_ragged(local):
             return self._of_nodes(_nodes(local, whole), mask)
         apart = self.pairs_apart or not self.training
-        step = max(1, CPU_CHUNK_BYTES // max(1, 4 * local[:1].numel())) if apart else len(local)
-        chunks = zip(local.split(step), whole.split(step), strict=True)
-        # No random number is drawn inside.
-        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        parts = [again(lambda *some: self._of_nodes(_nodes(*some), mask), *chunk) for chunk in chunks]
-        return joined(parts, 0)
+        chunk_bytes = CPU_CHUNK_BYTES if apart else 4 * local.numel()
+        some = chunks(len(local), 4 * local[:1].numel(), chunk_bytes, local.device)
+        of_nodes = again(lambda local, whole: self._of_nodes(_nodes(local, whole), mask))
+        return joined([of_nodes(local[own], whole[own]) for own in some], 0)
 
     def _differences(self, pairing: Pairing) -> tuple[Float[Tensor, "i T N s"], Float[Tensor, "i T s"]]:
         """W_l (a_n - w_n)^2 and W_g (v - t)^2."""

@@ -21,7 +21,7 @@ from selhn.ops.differences import (
     node_precision,
     projected_differences,
 )
-from selhn.ops.fragments import Fragments, chunks, is_ragged, joined, mean_of, real_or_all, unit
+from selhn.ops.fragments import Fragments, again, chunks, is_ragged, joined, mean_of, real_or_all, unit
 from selhn.ops.gpu import half_precision, in_half_precision, side_by_side
 from selhn.ops.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.ops.memory import memory_precision, memory_products, remembered
@@ -41,7 +41,14 @@ from selhn.ops.words import WordChanges, change_words
 
 __all__ = ["GPO", "MLP", "AttentionSettings", "BiGRU", "Direction", "Focus", "Fragments", "LayerSettings"]
 __all__ += ["LayerWeights", "LinearWeights", "MLPOrder", "Pairing", "ThresholdRule", "WordChanges", "WordGRU"]
-__all__ += ["attended_cosines", "attended_nodes", "attended_squares", "attention_scores", "attention_weights"]
+__all__ += [
+    "again",
+    "attended_cosines",
+    "attended_nodes",
+    "attended_squares",
+    "attention_scores",
+    "attention_weights",
+]
 __all__ += ["block_cosines", "can_attend", "can_reason", "change_words"]
 __all__ += ["chunks", "collected_words", "compared_nodes", "fragment_mean", "half_precision"]
 __all__ += ["in_half_precision", "is_ragged", "joined", "last_states", "learnt_thresholds", "log_mask"]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from selhn.ops.cross_scores import can_attend
-from selhn.ops.fragments import chunks, is_ragged
+from selhn.ops.fragments import chunks_with_queries, is_ragged
 from selhn.ops.gpu import half_precision
 from selhn.ops.pairing import Pairing
 
@@ -124,12 +124,6 @@ def projected_differences(
     return layer(difference * difference)
 
 
-def _chunks(weights: Tensor, words: Tensor) -> list[tuple[slice, slice]]:
-    """Some images, and the words that belong to them."""
-    some = chunks(len(weights), words.element_size() * words[:1].numel(), CHUNK_BYTES, words.device)
-    return [(images, images if len(words) == len(weights) else slice(None)) for images in some]
-
-
 class _Projected(torch.autograd.Function):
     """(p, v, w, W, b) -> W (p v - w)^2 + b."""
 
@@ -138,7 +132,7 @@ class _Projected(torch.autograd.Function):
         ctx: Any, weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor
     ) -> Tensor:
         out = weights.new_empty(*weights.shape[:2], len(matrix))
-        for images, texts in _chunks(weights, words):
+        for images, texts in chunks_with_queries(weights, words, CHUNK_BYTES):
             difference = torch.baddbmm(words[texts], weights[images], regions[images], beta=-1)
             out[images] = linear(difference.square_(), matrix, bias)
         ctx.save_for_backward(weights, regions, words, matrix)
@@ -150,7 +144,7 @@ class _Projected(torch.autograd.Function):
         weights, regions, words, matrix = ctx.saved_tensors
         grad_weights, grad_regions = torch.empty_like(weights), torch.empty_like(regions)
         grad_words, grad_matrix = torch.zeros_like(words), torch.zeros_like(matrix)
-        for images, texts in _chunks(weights, words):
+        for images, texts in chunks_with_queries(weights, words, CHUNK_BYTES):
             difference = torch.baddbmm(words[texts], weights[images], regions[images], beta=-1)
             some = grad[images].flatten(0, 1)
             grad_difference = (some @ matrix).view_as(difference).mul_(difference).mul_(2)

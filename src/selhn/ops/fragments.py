@@ -3,17 +3,21 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding, pad
+from torch.utils.checkpoint import checkpoint
 
 from selhn.base.types import at_least_float32
 
 RAGGED_DEVICES: tuple[str, ...] = ("cpu",)
 CPU_BYTE_BUDGET = 2**30
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
 
 
@@ -182,6 +186,26 @@ def chunks(number: int, bytes_each: int, chunk_bytes: int, device: torch.device)
     """Items in chunks of about `chunk_bytes` that stay in a CPU's cache; on other devices all at once."""
     step = max(1, chunk_bytes // max(1, bytes_each)) if device.type == "cpu" else max(1, number)
     return [slice(first, first + step) for first in range(0, number, step)]
+
+
+def chunks_with_queries(
+    weights: Float[Tensor, "C W K"], queries: Float[Tensor, "c W d"], chunk_bytes: int
+) -> list[tuple[slice, slice]]:
+    """Some contexts with about `chunk_bytes` of what their queries attend to, and these queries.
+
+    c is C, or 1 if all contexts meet the same queries.
+    """
+    step = max(1, chunk_bytes // max(1, queries.element_size() * queries[:1].numel()))
+    some = [slice(first, first + step) for first in range(0, len(weights), step)]
+    return [(contexts, contexts if len(queries) == len(weights) else slice(None)) for contexts in some]
+
+
+def again(compute: Callable[P, ResultT]) -> Callable[P, ResultT]:
+    """A function that the backward pass calls again, instead of storing what is inside.
+
+    It draws no random numbers: a CUDA graph cannot read the state of a generator.
+    """
+    return partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)
 
 
 def _selected(rows: Tensor, items: Int[Tensor, " m"]) -> Tensor:

@@ -34,7 +34,8 @@ from selhn.models.cross_attention import (
 )
 from selhn.models.layouts import FRAGMENT_NAMES, AuthorsLayout
 from selhn.models.table import Paper, model
-from selhn.ops import Fragments, Pairing, in_half_precision, real_or_all, unit
+from selhn.ops import Fragments, Pairing, real_or_all, unit
+from selhn.ops.gpu import in_half_precision
 
 # Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**22

@@ -25,14 +25,8 @@ from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEnco
 from selhn.models.layouts import FRAGMENT_NAMES, SMOOTH, UNIT_VECTORS, AuthorsLayout
 from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    Direction,
-    Fragments,
-    Pairing,
-    block_cosines,
-    real_or_all,
-    softmax_attention,
-)
+from selhn.ops import Direction, Fragments, Pairing, real_or_all, softmax_attention
+from selhn.ops.block_cosines import block_cosines
 
 # Official: every neighbour carries the node's own matching vector, so that sum_j e_ij m_j is m_i times a number: 1 for
 # words (dense and sparse are one function, and kernels of words cancel), sum_j e_ijk for regions, where e is normalised

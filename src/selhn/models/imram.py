@@ -29,19 +29,9 @@ from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayout
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    Direction,
-    Pairing,
-    chunks,
-    fragment_mean,
-    is_ragged,
-    memory_precision,
-    memory_products,
-    remembered,
-    softmax_attention,
-    unit,
-    weighted_cosines,
-)
+from selhn.ops import Direction, Pairing, chunks, fragment_mean, is_ragged, softmax_attention, unit
+from selhn.ops.attention import weighted_cosines
+from selhn.ops.memory import memory_precision, memory_products, remembered
 
 # Bytes of memories processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**24

@@ -12,18 +12,9 @@ from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayout, Options
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    AttentionSettings,
-    Direction,
-    Focus,
-    Pairing,
-    attended_cosines,
-    attention_scores,
-    attention_weights,
-    can_attend,
-    fragment_mean,
-    real_or_all,
-)
+from selhn.ops import Direction, Pairing, attended_cosines, fragment_mean, real_or_all
+from selhn.ops.attention import Focus, attention_weights
+from selhn.ops.cross_scores import AttentionSettings, attention_scores, can_attend
 
 
 class StackedAttention(nn.Module):

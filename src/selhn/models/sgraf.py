@@ -27,23 +27,11 @@ from selhn.models.cross_attention import (
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, AuthorsLayout
 from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    LinearWeights,
-    Pairing,
-    again,
-    can_reason,
-    chunks,
-    compared_nodes,
-    is_ragged,
-    joined,
-    node_precision,
-    over_ranks,
-    projected_differences,
-    ranks_of,
-    reasoned,
-    unit,
-    unit_attention,
-)
+from selhn.ops import Pairing, again, chunks, is_ragged, unit, unit_attention
+from selhn.ops.batch_norm import over_ranks, ranks_of
+from selhn.ops.differences import LinearWeights, compared_nodes, node_precision, projected_differences
+from selhn.ops.fragments import joined
+from selhn.ops.reasoning import can_reason, reasoned
 
 Nodes = Float[Tensor, "I T X s"]
 NodeMask = Bool[Tensor, "T X"]
@@ -84,7 +72,7 @@ class GraphReasoning(nn.Module):
         halved = nodes.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else nodes
         if can_reason(halved):
             steps = [step for step in self.steps if isinstance(step, GraphStep)]
-            values = [LinearWeights(step.value.weight, step.value.bias) for step in steps[:-1]]
+            values = [step.value for step in steps[:-1]]
             seen = reasoned(halved, mask, [step.mixed() for step in steps], values)
             return steps[-1].value(seen).relu(), none
         for step in self.steps:
@@ -168,7 +156,7 @@ class SimilarityHead(nn.Module):
         # Passes over products of regions and words, differences of width d, and nodes. A CPU keeps projected
         # differences and makes the nodes again; kernels make differences in the backward pass only.
         wide = sim_dim if is_ragged(pairing.contexts.vectors) else 4 * dim + 20 * sim_dim
-        if self._precision(pairing) is not None:
+        if node_precision(pairing, self.local) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
         filtration = (
             self.reasoning if isinstance(self.reasoning, AttentionFiltration) and self.training else None
@@ -183,9 +171,8 @@ class SimilarityHead(nn.Module):
         """The attention of the words of one pair; with SAF, also the weight of each word's node."""
         weights: dict[str, Tensor] = dict(shown_attention(pairing, self.smooth, ("t2i",)))
         if isinstance(self.reasoning, AttentionFiltration):
-            nodes = _nodes(*self._differences(pairing))
-            mask = pad(pairing.queries.mask, (1, 0), value=True)
-            weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
+            nodes = unit(with_whole(*self._differences(pairing)))
+            weights["kept"] = self.reasoning.weigh(nodes, and_whole(pairing.queries.mask))[0][0, 0, 1:]
         return weights
 
     def _logits(self, pairing: Pairing) -> tuple[Float[Tensor, "i T"], Statistics]:
@@ -193,32 +180,24 @@ class SimilarityHead(nn.Module):
 
         `remember` must not run here, where blocks are computed twice.
         """
-        images, texts = pairing.contexts, pairing.queries
-        mask = pad(texts.mask, (1, 0), value=True)
-        half = self._precision(pairing)
+        mask = and_whole(pairing.queries.mask)
+        half = node_precision(pairing, self.local)
         if half is not None:
-            assert images.whole is not None
-            assert texts.whole is not None
-            given = images.vectors, images.mask, texts.vectors, (images.whole, texts.whole)
-            by_word, by_whole = (
-                LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole)
-            )
-            nodes = compared_nodes(
-                *given, by_word, by_whole, self.smooth, half, everywhere=not self.pairs_apart
-            )
+            everywhere = not self.pairs_apart
+            nodes = compared_nodes(pairing, self.local, self.whole, self.smooth, half, everywhere)
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
-        local, whole = self._differences(pairing)
+        whole, local = self._differences(pairing)
         if not is_ragged(local):
-            return self._of_nodes(_nodes(local, whole), mask)
+            return self._of_nodes(unit(with_whole(whole, local)), mask)
         apart = self.pairs_apart or not self.training
         chunk_bytes = CPU_CHUNK_BYTES if apart else 4 * local.numel()
         some = chunks(len(local), 4 * local[:1].numel(), chunk_bytes, local.device)
-        of_nodes = again(lambda local, whole: self._of_nodes(_nodes(local, whole), mask))
-        return joined([of_nodes(local[own], whole[own]) for own in some], 0)
+        of_nodes = again(lambda whole, local: self._of_nodes(unit(with_whole(whole, local)), mask))
+        return joined([of_nodes(whole[own], local[own]) for own in some], 0)
 
-    def _differences(self, pairing: Pairing) -> tuple[Float[Tensor, "i T N s"], Float[Tensor, "i T s"]]:
-        """W_l (a_n - w_n)^2 and W_g (v - t)^2."""
+    def _differences(self, pairing: Pairing) -> tuple[Float[Tensor, "i T s"], Float[Tensor, "i T N s"]]:
+        """W_g (v - t)^2 and W_l (a_n - w_n)^2."""
         assert pairing.contexts.whole is not None
         assert pairing.queries.whole is not None
         weights, words = unit_attention(pairing, self.smooth), pairing.of_queries(pairing.queries.vectors)
@@ -226,11 +205,7 @@ class SimilarityHead(nn.Module):
             weights.flatten(1, 2), pairing.contexts.vectors, words.flatten(1, 2), self.local
         )
         whole = (pairing.of_contexts(pairing.contexts.whole) - pairing.queries.whole).square()
-        return pairing.by_query(local.unflatten(1, weights.shape[1:3])), self.whole(whole)
-
-    def _precision(self, pairing: Pairing) -> torch.dtype | None:
-        """The precision of nodes made by kernels; None if they are not."""
-        return node_precision(pairing, LinearWeights(self.local.weight, self.local.bias))
+        return self.whole(whole), pairing.by_query(local.unflatten(1, weights.shape[1:3]))
 
     def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)
@@ -238,9 +213,14 @@ class SimilarityHead(nn.Module):
             return self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics
 
 
-def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Nodes:
-    """X = 1 + N nodes: that of the whole, then those of the words."""
-    return unit(torch.cat([whole[:, :, None], local], 2))
+def with_whole(whole: Float[Tensor, "c Q s"], local: Float[Tensor, "c Q L s"]) -> Float[Tensor, "c Q X s"]:
+    """X = 1 + L nodes: that of the whole, then those of the fragments."""
+    return torch.cat([whole[:, :, None], local], 2)
+
+
+def and_whole(mask: Bool[Tensor, "Q L"]) -> Bool[Tensor, "Q X"]:
+    """The mask of such nodes: the whole is always there."""
+    return pad(mask, (1, 0), value=True)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from selhn.base.errors import SelhnError
 from selhn.models.builders import BertSettings, WordSettings, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.table import Paper, model
-from selhn.ops import GPO, MLP, MLPOrder, WordGRU, unit
+from selhn.ops import GPO, MLP, WordGRU, unit
 from selhn.ops.bert import Bert, bert_tokenizer
+from selhn.ops.mlp import MLPOrder
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]

@@ -18,7 +18,7 @@ the projection is not repeated.
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -38,13 +38,16 @@ CHUNK_BYTES = 2**22
 
 
 class LinearWeights(NamedTuple):
-    """A linear layer."""
+    """The weights of a linear layer that is no module, because they are computed."""
 
     weight: Float[Tensor, "s d"]
     bias: Float[Tensor, " s"]
 
 
-def node_precision(pairing: Pairing, projection: LinearWeights) -> torch.dtype | None:
+Linear = nn.Linear | LinearWeights
+
+
+def node_precision(pairing: Pairing, projection: Linear) -> torch.dtype | None:
     """The precision of the nodes; None if the kernels cannot be used."""
     images, texts = pairing.contexts.vectors, pairing.queries.vectors
     if (
@@ -62,15 +65,7 @@ def node_precision(pairing: Pairing, projection: LinearWeights) -> torch.dtype |
 
 
 def compared_nodes(
-    images: Float[Tensor, "I M d"],
-    region_mask: Bool[Tensor, "I M"],
-    texts: Float[Tensor, "T N d"],
-    wholes: tuple[Float[Tensor, "I d"], Float[Tensor, "T d"]],
-    local: LinearWeights,
-    whole: LinearWeights,
-    smooth: float,
-    dtype: torch.dtype,
-    everywhere: bool,
+    pairing: Pairing, local: Linear, whole: Linear, smooth: float, dtype: torch.dtype, everywhere: bool
 ) -> Float[Tensor, "I T X s"]:
     """X = 1 + N unit nodes of every image with every text: that of the whole, then those of the words.
 
@@ -79,16 +74,18 @@ def compared_nodes(
     """
     from selhn.kernels.hopper.differences import ComparedNodes
 
-    with torch.autocast(images.device.type, enabled=False):
-        given = images, texts, images @ images.mT, *wholes, *local, *whole
-        return ComparedNodes.apply(region_mask.contiguous(), smooth, dtype, everywhere, *given)
+    images, texts = pairing.contexts, pairing.queries
+    with torch.autocast(pairing.device.type, enabled=False):
+        given = images.vectors, texts.vectors, images.products(), images.whole, texts.whole
+        layers = local.weight, local.bias, whole.weight, whole.bias
+        return ComparedNodes.apply(images.mask.contiguous(), smooth, dtype, everywhere, *given, *layers)
 
 
 def attended_nodes(
     weights: Float[Tensor, "C Q L K"],
     contexts: Float[Tensor, "C K d"],
     queries: Float[Tensor, "Q L d"],
-    layer: LinearWeights,
+    layer: Linear,
     dtype: torch.dtype,
 ) -> Float[Tensor, "C Q L s"]:
     """`unit(ReLU(W (a - q)^2 + b))` of every fragment q and what it attends to, a = sum_k w_k c_k.
@@ -98,7 +95,7 @@ def attended_nodes(
     from selhn.kernels.hopper.differences import AttendedNodes
 
     with torch.autocast(contexts.device.type, enabled=False):
-        return AttendedNodes.apply(dtype, weights, contexts, queries, *layer)
+        return AttendedNodes.apply(dtype, weights, contexts, queries, layer.weight, layer.bias)
 
 
 def has_kernels(device: torch.device) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal, ParamSpec, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import embedding, pad
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from selhn.base.types import at_least_float32
@@ -104,7 +104,9 @@ class Fragments:
         return len(self.vectors)
 
     def __getitem__(self, items: slice | Int[Tensor, " m"]) -> "Fragments":
-        return self.each(lambda rows: rows[items] if isinstance(items, slice) else _selected(rows, items))
+        return self.each(
+            lambda rows: rows[items] if isinstance(items, slice) else rows.index_select(0, items)
+        )
 
     def split(self, size: int) -> list["Fragments"]:
         return [self[first : first + size] for first in range(0, len(self), size)]
@@ -206,11 +208,3 @@ def again(compute: Callable[P, ResultT]) -> Callable[P, ResultT]:
     It draws no random numbers: a CUDA graph cannot read the state of a generator.
     """
     return partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)
-
-
-def _selected(rows: Tensor, items: Int[Tensor, " m"]) -> Tensor:
-    """The rows of some items; the gradient is summed row by row."""
-    if rows.device.type != "cpu" or not rows.is_floating_point():
-        return rows.index_select(0, items)
-    # On a CPU the gradient of indexing is summed number by number, several times slower.
-    return embedding(items, rows.flatten(1)).unflatten(1, rows.shape[1:])

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.ops import differences
-from selhn.ops.differences import SIZES_OF_NODES, LinearWeights
+from selhn.ops.differences import SIZES_OF_NODES, Linear, LinearWeights
 from selhn.ops.gpu import fusable
 
 ROWS = 128
@@ -38,7 +38,7 @@ def reasoned(
     nodes: Float[Tensor, "I T X s"],
     mask: Bool[Tensor, "T X"],
     queries: Sequence[LinearWeights],
-    values: Sequence[LinearWeights],
+    values: Sequence[Linear],
 ) -> Float[Tensor, "I T s"]:
     """What the first node sees in the last step, after a step for each of `values`; that step has none.
 
@@ -48,5 +48,5 @@ def reasoned(
 
     weights: list[Tensor] = []
     for query, value in zip(queries, values):
-        weights += [*query, *value]
+        weights += [*query, value.weight, value.bias]
     return Reasoned.apply(nodes, mask.contiguous(), *weights, *queries[-1])

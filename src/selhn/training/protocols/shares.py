@@ -14,7 +14,8 @@ from selhn.base.errors import SelhnError, warn
 from selhn.base.types import Batch
 from selhn.models import AbstractMatcher, encode_batch
 from selhn.models.matcher import members, trains_on_more
-from selhn.ops import Fragments, remembering_nothing
+from selhn.ops import Fragments
+from selhn.ops.batch_norm import remembering_nothing
 from selhn.training.config import TrainConfig
 
 

@@ -156,7 +156,7 @@ class SimilarityHead(nn.Module):
         # Passes over products of regions and words, differences of width d, and nodes. A CPU keeps projected
         # differences and makes the nodes again; kernels make differences in the backward pass only.
         wide = sim_dim if is_ragged(pairing.contexts.vectors) else 4 * dim + 20 * sim_dim
-        if node_precision(pairing, self.local) is not None:
+        if self._precision(pairing) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
         filtration = (
             self.reasoning if isinstance(self.reasoning, AttentionFiltration) and self.training else None
@@ -181,7 +181,7 @@ class SimilarityHead(nn.Module):
         `remember` must not run here, where blocks are computed twice.
         """
         mask = and_whole(pairing.queries.mask)
-        half = node_precision(pairing, self.local)
+        half = self._precision(pairing)
         if half is not None:
             everywhere = not self.pairs_apart
             nodes = compared_nodes(pairing, self.local, self.whole, self.smooth, half, everywhere)
@@ -194,7 +194,8 @@ class SimilarityHead(nn.Module):
         chunk_bytes = CPU_CHUNK_BYTES if apart else 4 * local.numel()
         some = chunks(len(local), 4 * local[:1].numel(), chunk_bytes, local.device)
         of_nodes = again(lambda whole, local: self._of_nodes(unit(with_whole(whole, local)), mask))
-        return joined([of_nodes(whole[own], local[own]) for own in some], 0)
+        logits, statistics = joined([of_nodes(whole[own], local[own]) for own in some], 0)
+        return logits, statistics
 
     def _differences(self, pairing: Pairing) -> tuple[Float[Tensor, "i T s"], Float[Tensor, "i T N s"]]:
         """W_g (v - t)^2 and W_l (a_n - w_n)^2."""
@@ -206,6 +207,10 @@ class SimilarityHead(nn.Module):
         )
         whole = (pairing.of_contexts(pairing.contexts.whole) - pairing.queries.whole).square()
         return self.whole(whole), pairing.by_query(local.unflatten(1, weights.shape[1:3]))
+
+    def _precision(self, pairing: Pairing) -> torch.dtype | None:
+        """The precision of nodes made by kernels; None if they are not."""
+        return node_precision(pairing, self.local)
 
     def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)

@@ -96,13 +96,12 @@ def with_gru(
 
 def with_words(common: BertSettings) -> tuple[Bert, Tokenizer | None]:
     """A BERT and what makes its tokens: by default its own tokenizer."""
-    source = common.bert
-    if (
-        isinstance(source, Mapping) and common.tokenizer is not None
-    ):  # random weights: as many rows as there are words
-        source = {"vocab_size": common.tokenizer.size, **source}
+    source, tokenizer = common.bert, common.tokenizer
+    if isinstance(source, Mapping) and tokenizer is not None:
+        # Random weights: as many rows as there are words.
+        source = {"vocab_size": tokenizer.size, **source}
     words = Bert(source, common.freeze_bert)
-    tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
+    tokenizer = bert_tokenizer(source) if tokenizer is None else tokenizer
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:
         raise SelhnError(

@@ -16,11 +16,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from selhn.ops.cross_scores import MOST_REGIONS
-from selhn.ops.gpu import half_precision, takes_float32, wide_product
+from selhn.ops.gpu import HALVES, half_precision, takes_float32, wide_product
 
 CHANNELS = 64
 """Channels per program; the width of a memory is a multiple of it."""
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def memory_precision(contexts: Float[Tensor, "C M d"], queries: Float[Tensor, "Q L d"]) -> torch.dtype | None:

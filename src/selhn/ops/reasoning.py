@@ -10,13 +10,12 @@ queries, edges and values again, of the graphs near those that have a gradient.
 
 from collections.abc import Sequence
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.ops import differences
 from selhn.ops.differences import SIZES_OF_NODES, Linear, LinearWeights
-from selhn.ops.gpu import fusable
+from selhn.ops.gpu import HALVES, fusable
 
 ROWS = 128
 """Nodes of a program: a graph has no more."""
@@ -25,7 +24,7 @@ ROWS = 128
 def can_reason(nodes: Float[Tensor, "I T X s"]) -> bool:
     """Whether `reasoned` can be used: half precision on a GPU, and not too many nodes."""
     return (
-        nodes.dtype in (torch.float16, torch.bfloat16)
+        nodes.dtype in HALVES
         and fusable(nodes)
         and nodes.numel() > 0
         and nodes.shape[2] <= ROWS

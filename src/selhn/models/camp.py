@@ -27,11 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from selhn.models.builders import WordSettings
-from selhn.models.cross_attention import (
-    CrossAttention,
-    RegionEncoder,
-    WordEncoder,
-)
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
 from selhn.models.layouts import FRAGMENT_NAMES, AuthorsLayout
 from selhn.models.table import Paper, model
 from selhn.ops import Fragments, Pairing, real_or_all, unit

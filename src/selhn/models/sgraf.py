@@ -18,12 +18,7 @@ from torch.nn.functional import linear, pad
 from selhn.base.errors import SelhnError
 from selhn.base.types import at_least_float32
 from selhn.models.builders import WordSettings, xavier
-from selhn.models.cross_attention import (
-    CrossAttention,
-    RegionEncoder,
-    SelfAttentionPool,
-    WordEncoder,
-)
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, SelfAttentionPool, WordEncoder
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, AuthorsLayout
 from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model

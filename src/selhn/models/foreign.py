@@ -13,7 +13,8 @@ from selhn.base.errors import SelhnError
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.pixels import as_pixels
 from selhn.ops import Fragments, unit
-from selhn.text import Tokenizer, TokenKinds, decodable
+from selhn.text import Tokenizer, TokenKinds
+from selhn.text.tokenizer import decodable
 
 MOST_TOKENS = 256
 """Longer texts are cut, even if a model has more positions."""

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from selhn.base.errors import NotFound
-from selhn.text.tokenizer import Tokenizer, TokenKinds, check_texts, decodable
+from selhn.text.tokenizer import Tokenizer, TokenKinds, check_texts
 from selhn.text.vocabulary import FUNCTION_WORDS, VOCABULARY_FILE, Vocabulary, split_words
 from selhn.text.word_pieces import PIECE_LIST_FILE, PIECES_FILE, WordPiece
 
 __all__ = ["FUNCTION_WORDS", "PIECES_FILE", "TOKENIZER_FILES", "VOCABULARY_FILE", "TokenKinds", "Tokenizer"]
-__all__ += ["Vocabulary", "WordPiece", "check_texts", "decodable", "has_tokenizer", "load_tokenizer"]
-__all__ += ["split_words"]
+__all__ += ["Vocabulary", "WordPiece", "check_texts", "has_tokenizer", "load_tokenizer", "split_words"]
 
 TOKENIZER_FILES = (VOCABULARY_FILE, PIECES_FILE)
 """The files that a tokenizer may be saved as."""

@@ -26,7 +26,7 @@ from train_step import endless, make_data, make_model, measure, warm_up
 from selhn.base.ranks import Ranks, joined
 from selhn.data import Data
 from selhn.losses import TripletSelHN
-from selhn.ops import synced
+from selhn.ops.batch_norm import synced
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer

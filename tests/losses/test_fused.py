@@ -43,7 +43,7 @@ def interpreter(monkeypatch):
         out.add_(left.float() @ right.float())
 
     monkeypatch.setattr(sides, "fusable", lambda *tensors: True)
-    monkeypatch.setattr(row_statistics, "can_fuse", lambda emb, dtype: dtype in sides.HALF)
+    monkeypatch.setattr(row_statistics, "can_fuse", lambda emb, dtype: dtype in sides.HALVES)
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: contextlib.nullcontext())
     monkeypatch.setattr("selhn.kernels.hopper.fused.add_wide", addmm)
 

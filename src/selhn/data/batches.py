@@ -18,7 +18,8 @@ from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
 from selhn.data.steps import Pairs, Step, prefetched, seed_for
-from selhn.ops import WordChanges, change_words, side_by_side
+from selhn.ops import side_by_side
+from selhn.ops.words import WordChanges, change_words
 from selhn.text import Tokenizer
 
 # Keeps the random streams of order and augmentation independent.

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.types import at_least_float32
 from selhn.kernels.hopper.sides import can_fuse, constants_of
 from selhn.losses.row_gradients import differentiate
 from selhn.losses.rows import Asked, Found, Labels, Plan, reduce
@@ -135,7 +136,7 @@ def plain_statistics(
 def _derivable(
     plan: Plan, labels: tuple[Tensor | None, Tensor | None], factors: Sequence[Tensor]
 ) -> list[Tensor]:
-    wide = [factor.to(torch.promote_types(factor.dtype, torch.float32)) for factor in factors]
+    wide = [at_least_float32(factor) for factor in factors]
     scores = wide[0] if len(wide) == 1 else wide[0] @ wide[1].mT
     positive, values = plain_statistics(scores, plan.asked, labels, plan.first, both=plan.both)
     return [positive, *(torch.stack(sides) for sides in values)]

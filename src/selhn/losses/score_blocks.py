@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.ops.gpu import add_wide_product, wide_product
+from selhn.ops.gpu import HALVES, add_wide_product, wide_product
 from selhn.ops.sparse_product import Edges, sparse_product
 
 SQUARE = 128
@@ -132,4 +132,4 @@ Blocks: TypeAlias = MatrixBlocks | ProductBlocks
 
 def product(left: Float[Tensor, "A d"], right: Float[Tensor, "d C"]) -> Float[Tensor, "A C"]:
     """A matrix product, never rounded to half precision: epsilon = 0.01 is under three steps of bfloat16."""
-    return wide_product(left, right) if right.dtype in (torch.float16, torch.bfloat16) else left @ right
+    return wide_product(left, right) if right.dtype in HALVES else left @ right

@@ -93,7 +93,7 @@ def find_folder(path: Path) -> Path:
     return path
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_model_config(folder: Path) -> dict[str, Any]:
     """Name and settings of a saved model; all its files are verified, and none may be a link."""
     refuse_links(folder, OURS)
     config = read_json(folder / CONFIG_FILE)

@@ -29,7 +29,7 @@ from selhn.base.sealed import (
 from selhn.base.untrusted import parse_yaml
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
-from selhn.models.saved import BEST_FOLDER, OURS, read_config
+from selhn.models.saved import BEST_FOLDER, OURS, read_model_config
 from selhn.runs.checkpoints import Checkpoints
 from selhn.runs.run_log import LogPart, read_log, read_log_part
 from selhn.runs.weights import load_weights, save_weights
@@ -270,7 +270,7 @@ class RunFolder:
         if not folder.exists():
             raise NotFound(f"{folder} is missing")
         if model.name is not None:
-            read_config(folder)
+            read_model_config(folder)
         else:
             verify(folder, [WEIGHTS], "restore a copy")
 

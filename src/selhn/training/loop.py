@@ -24,7 +24,7 @@ from selhn.eval import Metrics, evaluate, in_folds
 from selhn.losses import LOSSES
 from selhn.losses.base import known
 from selhn.models import AbstractMatcher
-from selhn.ops import synced
+from selhn.ops.batch_norm import synced
 from selhn.runs import Results, RunFolder
 from selhn.training.capture import recording_stream
 from selhn.training.checkpoint import load_checkpoint, save_checkpoint

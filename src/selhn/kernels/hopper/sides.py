@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.ops.gpu import fusable
+from selhn.ops.gpu import HALVES, fusable
 
 Reduced = dict[str, tuple[Tensor, Tensor | None]]
 """Statistics of the anchors along one side; a maximum comes with the index of its winner, -1 for none."""
@@ -16,7 +16,6 @@ Weights: TypeAlias = tuple[Float[Tensor, " R"], Float[Tensor, " C"]]
 Sums: TypeAlias = tuple[Float[Tensor, "S R"], Float[Tensor, "S C"]]
 Asked: TypeAlias = Sequence[tuple[str, tuple[float, ...]]]
 """Names of statistics with their constants."""
-HALF = (torch.float16, torch.bfloat16)
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "hardest": (),
     "hardest_below": (),
@@ -85,7 +84,7 @@ def spans(length: int, size: int) -> Iterator[slice]:
 
 def can_fuse(emb: Float[Tensor, "B d"], dtype: torch.dtype) -> bool:
     """Whether the kernels serve embeddings that are multiplied as `dtype`."""
-    if not (fusable(emb) and dtype in HALF and torch.version.cuda):
+    if not (fusable(emb) and dtype in HALVES and torch.version.cuda):
         return False
     # Older GPUs lack the copy engine and the shared memory that the kernels are laid out for.
     return torch.cuda.get_device_capability(emb.device) >= (9, 0)

@@ -11,10 +11,10 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Pairs, Split, TextBlocks
 from selhn.eval.encoded import image_encodings, text_encodings
-from selhn.eval.scoring import BYTES_PER_SCORE, Matching
+from selhn.eval.scoring import BYTES_PER_SCORE, AllPairs
 from selhn.losses import AOQ, OfflineScores
 from selhn.models import AbstractMatcher, encode_batch, in_eval_mode
-from selhn.models.matcher import members, pairs_apart, trains_on_more
+from selhn.models.matcher import members, trains_on_more
 from selhn.ops import Fragments, unit
 from selhn.training.protocols.base import Protocol
 
@@ -103,7 +103,7 @@ def paired_scores(model: AbstractMatcher, images: Any, texts: Any) -> Float[Tens
     if model.is_embedding:
         with torch.autocast(images.device.type, enabled=False):
             return (images * texts).sum(dim=1)
-    if pairs_apart(model):
+    if model.pairs_apart:
         return model.activation(model.logits(images, texts, aligned=True))
     return model.score(images, texts).diagonal()
 
@@ -140,10 +140,8 @@ def hardest_negatives(
             return scores.masked_fill(without_texts[some_images, None], -torch.inf)
 
         every_text = torch.arange(split.num_texts, device=device)
-        matching = Matching(split.num_images, split.num_texts, score, image_of_text, every_text)
-        return _hardest(matching, "i2t", num_texts, tile_bytes), _hardest(
-            matching, "t2i", num_images, tile_bytes
-        )
+        scored = AllPairs(split.num_images, split.num_texts, score, image_of_text, every_text)
+        return _hardest(scored, "i2t", num_texts, tile_bytes), _hardest(scored, "t2i", num_images, tile_bytes)
 
 
 def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
@@ -154,11 +152,11 @@ def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
 
 
 def _hardest(
-    matching: Matching, direction: Literal["i2t", "t2i"], k: int, tile_bytes: int
+    scored: AllPairs, direction: Literal["i2t", "t2i"], k: int, tile_bytes: int
 ) -> Int32[Tensor, "Q k"]:
     """Places of the k largest scores of every query among its negatives."""
     found = []
-    for _, (scores, query, item) in matching.tiles(direction, tile_bytes):
+    for _, (scores, query, item) in scored.tiles(direction, tile_bytes):
         scores[query, item] = -torch.inf
         found.append(scores.topk(k, dim=1).indices.int())
     return torch.cat(found)

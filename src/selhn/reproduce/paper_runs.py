@@ -19,6 +19,7 @@ from selhn.base.files import new_folder, refuse_links
 from selhn.base.names import did_you_mean, flat
 from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.data import Data, Split, load_data
+from selhn.data.formats import DATASETS
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.ops.bert import Bert
@@ -28,7 +29,6 @@ from selhn.runs import RunFolder, environment
 from selhn.text import Vocabulary
 from selhn.training import RunConfig, get_recipe, measure_runs, override
 from selhn.training.config import key_values
-from selhn.training.recipes import DATASETS, find_data
 from selhn.training.run import make_model, read_config
 from selhn.training.state import FREE_TO_CHANGE
 from selhn.training.step import on_device
@@ -84,7 +84,7 @@ class PaperRuns:
     def data(self) -> Data:
         """The data; read before the first run, so that missing data is reported at once."""
         words = [word for word in self.settings if word.startswith("data.")]
-        return load_data(find_data(self.data_name), **override(RunConfig(), words).data_settings)
+        return load_data(self.data_name, **override(RunConfig(), words).data_settings)
 
     def config(self, wanted: Wanted, seed: int) -> RunConfig:
         """The configuration of a run: its recipe, what is special to this run, and the settings given for all runs."""

@@ -27,7 +27,6 @@ from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
 from selhn.training.loop import Run, train_in
 from selhn.training.protocols import protocol_of
-from selhn.training.recipes import find_data
 
 
 def run_config(
@@ -44,7 +43,7 @@ def run_config(
     folder.check(resume)
     loss = create_loss(config.loss, **config.loss_settings)
     protocol_of(type(loss), config.train.distil).require_shareable(loss, config.train, launched())
-    data = load_data(find_data(config.data), **config.data_settings)
+    data = load_data(config.data, **config.data_settings)
     if resume or not config.start:
         model = make_model(config, data, folder.tokenizer() if resume else None)
     else:
@@ -155,11 +154,11 @@ def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]
 def open_data(run: Path, data: str | None = None) -> Data:
     """The data a run was trained on unless other data is named."""
     if data is not None:
-        return load_data(find_data(data))
+        return load_data(data)
     config = None if RunFolder(run).config is None else read_config(run)
     if config is None or config.data.startswith(OWN):
         raise SelhnError(f"{run} does not say what data it was trained on: name some with --data")
-    return load_data(find_data(config.data), **config.data_settings)
+    return load_data(config.data, **config.data_settings)
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from report import environment, save, table
 from train_step import endless, make_data, make_model, measure, warm_up
 
-from selhn.base.ranks import Ranks, joined
+from selhn.base.ranks import Processes, joined
 from selhn.data import Data
 from selhn.losses import TripletSelHN
 from selhn.ops import synced
@@ -37,7 +37,7 @@ Make = Callable[[], Callable[[], object]]
 
 
 def step_of(
-    data: Data, config: TrainConfig, dim: int, ranks: Ranks | None, name: str = "rvse"
+    data: Data, config: TrainConfig, dim: int, ranks: Processes | None, name: str = "rvse"
 ) -> Callable[[], object]:
     """A step of the library's own loop."""
     device = torch.device(config.device)
@@ -117,13 +117,13 @@ def main() -> None:
     compare(
         {
             f"one process, B = {batch}": partial(step_of, data, usual, dim, None),
-            "a group of one": partial(step_of, data, usual, dim, Ranks.of()),
+            "a group of one": partial(step_of, data, usual, dim, Processes.of()),
         }
     )
     compare(
         {
             "one process, as written": partial(step_of, data, config, dim, None),
-            "as written, with every exchange": partial(step_of, data, config, dim, Ranks(0, 1)),
+            "as written, with every exchange": partial(step_of, data, config, dim, Processes(0, 1)),
         }
     )
     dist.destroy_process_group()

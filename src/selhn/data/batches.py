@@ -17,7 +17,7 @@ from selhn.base.ranks import Part
 from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
-from selhn.data.steps import Pairs, Step, prefetched, seed_for
+from selhn.data.steps import Pairs, PlannedStep, prefetched, seed_for
 from selhn.ops import WordChanges, change_words, side_by_side
 from selhn.text import Tokenizer
 
@@ -174,12 +174,12 @@ class Batches:
         generator = torch.Generator().manual_seed(seed_for(self.seed, ORDER, epoch))
         return torch.randperm(self.split.num_texts, generator=generator)
 
-    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, start: int = 0) -> Iterator[PlannedStep]:
         """The steps of an epoch, from a given step on."""
         steps = self._steps(epoch, start)
         return steps if self.resident else prefetched(steps, self.device)
 
-    def _steps(self, epoch: int, start: int) -> Iterator[Step]:
+    def _steps(self, epoch: int, start: int) -> Iterator[PlannedStep]:
         order = self.order(epoch)
         images = self.image_of_text[order]
         order_there, images_there = order.to(self.device), images.to(self.device)
@@ -193,12 +193,14 @@ class Batches:
                 regions, mask = self.split.features.gather(images[pairs], dtype=None)
                 refuse_not_finite(self.split, images[pairs], regions)  # on a GPU it would delay every step
                 named = named._replace(regions=regions, region_mask=mask)
-            yield Step(named, self._num_tokens(longest[step]), seed_for(self.seed, AUGMENTATION, epoch, step))
+            yield PlannedStep(
+                named, self._num_tokens(longest[step]), seed_for(self.seed, AUGMENTATION, epoch, step)
+            )
 
     def _num_tokens(self, longest: int) -> int:
         return min(self.token_step * -(-longest // self.token_step), self.texts.tokens.shape[1])
 
-    def assemble(self, step: Step) -> Batch:
+    def assemble(self, step: PlannedStep) -> Batch:
         """The batch of a step, augmented with the random numbers of its seed."""
         self.generator.manual_seed(step.seed)
         return self.assemble_seeded(step.pairs, step.num_tokens)

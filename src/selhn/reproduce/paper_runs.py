@@ -29,7 +29,7 @@ from selhn.runs import RunFolder, environment
 from selhn.text import Vocabulary
 from selhn.training import RunConfig, get_recipe, measure_runs, override
 from selhn.training.config import key_values
-from selhn.training.run import make_model, read_config
+from selhn.training.run import make_model
 from selhn.training.state import FREE_TO_CHANGE
 from selhn.training.step import on_device
 
@@ -153,7 +153,7 @@ class PaperRuns:
                 return Metrics.from_dict(results.test)
 
             def measure() -> dict[str, Any]:
-                device = read_config(folders[0]).train.device
+                device = RunConfig.of_run(folders[0]).train.device
                 *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
                 return metrics.to_dict()
 
@@ -170,7 +170,7 @@ class PaperRuns:
 
         def measure() -> dict[str, Any]:
             seconds = 0.0
-            for config in map(read_config, folders):
+            for config in map(RunConfig.of_run, folders):
                 device = choose_device(config.train.device)
                 test = on_device(self.data, config.train, device).test
                 model = make_model(config, self.data).to(device)
@@ -225,7 +225,7 @@ def is_done(path: Path, config: RunConfig) -> bool:
     run = RunFolder(path)
     if run.config is None:
         return False
-    there, here = _compared(read_config(path)), _compared(config)
+    there, here = _compared(RunConfig.of_run(path)), _compared(config)
     for key in sorted({*there, *here}):
         if there.get(key) != here.get(key):
             raise SelhnError(

@@ -18,7 +18,6 @@ def save_checkpoint(folder: RunFolder, state: RunState) -> None:
 
 def load_checkpoint(folder: RunFolder, state: RunState) -> list[str]:
     """Load the newest undamaged checkpoint into a run's state; reports what was damaged."""
-    folder.check(resume=True)
     path, content, skipped = next(folder.checkpoints.read())
     said = [f"{skipped}. Continuing from the checkpoint before, {path.name}."] if skipped else []
     try:

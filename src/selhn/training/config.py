@@ -7,17 +7,18 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
 import yaml
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean, plain, require_kind
 from selhn.data import Data
 from selhn.losses import LOSSES, loss_settings
 from selhn.losses.base import known
 from selhn.models import MODELS, AbstractMatcher
-from selhn.runs import OWN
+from selhn.runs import OWN, RunFolder
 
 NAMED = ("model", "loss", "data")
 TEXTS = (*NAMED, "start")
@@ -128,6 +129,23 @@ class RunConfig:
         training = values.pop("train")
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
+
+    @classmethod
+    def of_run(cls, run: Path) -> "RunConfig":
+        """The configuration a run was started with."""
+        folder = RunFolder(run)
+        values = folder.config
+        if values is None:
+            what = f"{run} holds no run with settings (no config.yaml)"
+            raise NotFound(
+                f"{what if run.exists() else f'there is no run {run}'}: name the folder that `selhn train` wrote"
+            )
+        try:
+            return cls.from_dict(values)
+        except SelhnError as error:
+            raise Damaged(
+                f"{folder.file('config.yaml')} cannot be read ({error}): restore it, or start the run again"
+            ) from None
 
 
 def _as_json(value: Any) -> Any:

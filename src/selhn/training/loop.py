@@ -17,7 +17,7 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_type
 from selhn.base.progress import Progress
-from selhn.base.ranks import Ranks, joined, local_device
+from selhn.base.ranks import Processes, joined, local_device
 from selhn.data import Data
 from selhn.diagnose import diagnose, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
@@ -214,7 +214,9 @@ def _results(state: RunState, folder: RunFolder, progress: Progress, trackers: T
     return results
 
 
-def _load_in_turn(folder: RunFolder, state: RunState, ranks: Ranks | None, device: torch.device) -> list[str]:
+def _load_in_turn(
+    folder: RunFolder, state: RunState, ranks: Processes | None, device: torch.device
+) -> list[str]:
     """Rank 0 first, which may repair what it finds damaged."""
     said = load_checkpoint(folder, state) if ranks is None or ranks.own == 0 else None
     if ranks is not None:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.device import choose_device
-from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.errors import SelhnError
 from selhn.base.files import refuse_links
 from selhn.base.ranks import launched
 from selhn.data import Data, Split, load_data
@@ -57,7 +57,7 @@ def run_config(
 
 def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False, track: Any = None) -> Run:
     """Continue a run from its latest checkpoint; `settings` may change those in `FREE_TO_CHANGE`."""
-    config = override(read_config(Path(out)), settings)
+    config = override(RunConfig.of_run(Path(out)), settings)
     if config.own:
         raise SelhnError(
             f"{out} was trained from Python with its own {' and '.join(config.own)}, which has no name: "
@@ -67,23 +67,6 @@ def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = Fals
         own = {**config.model_settings, "vision": without_weights(config.model_settings["vision"])}
         config = replace(config, model_settings=own)
     return run_config(config, out, resume=True, quiet=quiet, track=track)
-
-
-def read_config(run: Path) -> RunConfig:
-    """The configuration a run was started with."""
-    folder = RunFolder(run)
-    values = folder.config
-    if values is None:
-        what = (
-            f"{run} holds no run with settings (no config.yaml)" if run.exists() else f"there is no run {run}"
-        )
-        raise NotFound(f"{what}: name the folder that `selhn train` wrote")
-    try:
-        return RunConfig.from_dict(values)
-    except SelhnError as error:
-        raise Damaged(
-            f"{folder.file('config.yaml')} cannot be read ({error}): restore it, or start the run again"
-        ) from None
 
 
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
@@ -155,7 +138,7 @@ def open_data(run: Path, data: str | None = None) -> Data:
     """The data a run was trained on unless other data is named."""
     if data is not None:
         return load_data(data)
-    config = None if RunFolder(run).config is None else read_config(run)
+    config = None if RunFolder(run).config is None else RunConfig.of_run(run)
     if config is None or config.data.startswith(OWN):
         raise SelhnError(f"{run} does not say what data it was trained on: name some with --data")
     return load_data(config.data, **config.data_settings)
@@ -239,7 +222,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 def trained_on(run: Path) -> str | None:
     """A description of a run's data that is unique to the data; None if the folder does not say."""
     folder = RunFolder(run)
-    config = None if folder.config is None else read_config(run)
+    config = None if folder.config is None else RunConfig.of_run(run)
     named = folder.identity.get("data", None if config is None else config.data)
     settings = {} if config is None else config.data_settings
     return (

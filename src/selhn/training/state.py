@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_settings
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Processes
 from selhn.data import Data, with_noise
 from selhn.diagnose import StallAlarm, make_alarm
 from selhn.losses import loss_settings
@@ -102,7 +102,7 @@ def make_state(
     loss: Callable[..., Tensor],
     config: TrainConfig,
     device: torch.device,
-    ranks: Ranks | None,
+    ranks: Processes | None,
 ) -> RunState:
     """Everything a run consists of, before its first step; nothing is written."""
     ours = known(loss)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Part, Ranks
+from selhn.base.ranks import Part, Processes
 from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
@@ -58,7 +58,11 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
 
 
 def make_batches(
-    model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device, ranks: Ranks | None = None
+    model: AbstractMatcher,
+    data: Data,
+    config: TrainConfig,
+    device: torch.device,
+    ranks: Processes | None = None,
 ) -> Batches:
     """Shuffled pairs of the training split, augmented as the settings say."""
     if model.tokenizer is None:
@@ -67,11 +71,6 @@ def make_batches(
         require_width(model, split)
         if split.num_texts == 0:
             raise SelhnError(f"{split.name} has no texts: training needs some in each of train, dev and test")
-    if config.batch_size > data.train.num_texts:
-        raise SelhnError(
-            f"batch_size is {config.batch_size}, but the training split has only {data.train.num_texts} texts: "
-            f"set batch_size={data.train.num_texts} or less"
-        )
     return Batches(
         data.train,
         model.tokenizer,

@@ -25,10 +25,10 @@ from selhn.base.files import new_folder
 from selhn.base.names import require_kind
 from selhn.base.types import SIDE_INPUTS
 from selhn.base.untrusted import open_array, read_json, read_json_lines, some
-from selhn.data.features import DenseFeatures, Features, RaggedFeatures, blocks
+from selhn.data.features import DenseFeatures, Features, RaggedFeatures
 from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.formats.side_files import read_side_input
-from selhn.data.splits import Data, Split
+from selhn.data.splits import Data, Split, refuse_not_finite
 
 FORMAT, VERSION = "selhn-data", 1
 HEADER_BYTES = 128
@@ -100,16 +100,8 @@ def _write_features(path: Path, split: Split, precision: NativePrecision) -> npt
     masks = []
     with path.open("wb") as file:
         file.write(b"\0" * HEADER_BYTES)
-        for block in blocks(features.num_images, 4 * features.num_regions * features.width):
-            regions, mask = features.gather(torch.arange(block.start, block.stop))
-            peak = regions.masked_fill(~mask[..., None], 0).abs().flatten(1).amax(1)
-            wrong = (~(peak <= largest)).nonzero().flatten()
-            if len(wrong):
-                image = block.start + int(wrong[0])
-                raise SelhnError(
-                    f"{split.name}: image {image} ({split.image_names[image]}) "
-                    f"has a feature that is NaN or above {largest:g}: fix it, or write float32"
-                )
+        for rows, (regions, mask) in features.in_blocks():
+            refuse_not_finite(split, rows, regions.masked_fill(~mask[..., None], 0), largest)
             file.write(regions[mask].cpu().numpy().astype(precision).tobytes())
             masks.append(mask.cpu().numpy())
         number = np.concatenate(masks).sum(1)

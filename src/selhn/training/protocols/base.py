@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Ranks, Shares
+from selhn.base.ranks import Processes, Shares
 from selhn.base.tensor_files import check_fits
 from selhn.base.types import Batch, Match, Products
 from selhn.data import Batches, Data, Pairs
@@ -47,7 +47,7 @@ class Protocol:
     config: TrainConfig
     average: WeightAverage | None = None
     """The average of the model's weights, if the settings ask for one (`ema`); the loop updates it."""
-    ranks: Ranks | None = None
+    ranks: Processes | None = None
     """The processes that train together; each has its part of every batch. None if this one is alone."""
     tables: dict[str, Tensor] = field(default_factory=dict, init=False)
 

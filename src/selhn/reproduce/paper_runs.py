@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from selhn.base.device import choose_device
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.files import new_folder, refuse_links
+from selhn.base.files import refuse_links
+from selhn.base.folders import new_folder
 from selhn.base.names import did_you_mean, flat
 from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.data import Data, Split, load_data

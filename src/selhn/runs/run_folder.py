@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import LOCK_FILE, new_folder, refuse_links, settle, whole_folder, writing
+from selhn.base.files import LOCK_FILE, refuse_links, writing
+from selhn.base.folders import new_folder, settle, whole_folder
 from selhn.base.sealed import (
     CHECKSUMS_FILE,
     read_sealed_json,

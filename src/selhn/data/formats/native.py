@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.base.files import new_folder
+from selhn.base.folders import new_folder
 from selhn.base.names import require_kind
 from selhn.base.types import SIDE_INPUTS
 from selhn.base.untrusted import open_array, read_json, read_json_lines, some

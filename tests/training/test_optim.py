@@ -11,7 +11,7 @@ from selhn.base.errors import SelhnError
 from selhn.diagnose import parameter_norms
 from selhn.training.config import TrainConfig
 from selhn.training.optim import (
-    adamw,
+    AdamW,
     clipped_step,
     make_optimizer,
     parameter_groups,
@@ -67,7 +67,7 @@ def test_the_update_is_torchs_own(tiny_model, device, clip):
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         groups = [{"params": weights[:2], "lr": 1e-3}, {"params": weights[2:], "weight_decay": 0.1}]
         if own:
-            optimizer = adamw(groups, 1e-2, 0.01, torch.device(device))
+            optimizer = AdamW(groups, 1e-2, 0.01, torch.device(device))
         else:
             optimizer = torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.01)
         for step in range(1, 4):
@@ -124,4 +124,4 @@ def test_a_weight_with_gaps_in_memory_is_refused():
     """The fused update would change what is in the gaps, and not the last rows."""
     weight = torch.nn.Parameter(torch.zeros(4, 6)[:, :3])
     with pytest.raises(SelhnError):
-        adamw([{"params": [weight]}], 0.1, 0.0, torch.device("cpu"))
+        AdamW([{"params": [weight]}], 0.1, 0.0, torch.device("cpu"))

@@ -159,11 +159,13 @@ class Data:
     """The settings that `load_data` was given."""
 
     def __repr__(self) -> str:
-        counts = (
-            f"{one.name} {one.num_images:,} images, {one.num_texts:,} texts"
-            for one in (self.train, self.dev, self.test)
-        )
+        counts = (f"{one.name} {one.num_images:,} images, {one.num_texts:,} texts" for one in self.splits)
         return f"Data({self.name!r}: {'; '.join(counts)}; features {self.feature_dim} wide)"
+
+    @property
+    def splits(self) -> tuple[Split, Split, Split]:
+        """Train, dev and test."""
+        return self.train, self.dev, self.test
 
     @property
     def feature_dim(self) -> int:
@@ -175,7 +177,7 @@ class Data:
             raise SelhnError("a whole data set is not a list of images: give a part of it, such as data.test")
         if name not in SPLITS:
             raise NotFound(f"there is no split {name!r}: take train, dev or test")
-        return {"train": self.train, "dev": self.dev, "test": self.test}[name]
+        return getattr(self, name)
 
 
 def require_split(split: object) -> None:

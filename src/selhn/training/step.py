@@ -43,8 +43,7 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
     # On a CPU features are moved only by request: free memory is not queried.
     free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**62
     budget = config.feature_bytes or free
-    splits = (data.train, data.dev, data.test)
-    needed = sum(resident_bytes(split.features, precision) for split in splits)
+    needed = sum(resident_bytes(split.features, precision) for split in data.splits)
     if needed > budget and automatic:
         return data
     if needed > budget:
@@ -53,7 +52,7 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
             f"{budget / 2**30:.1f} GiB of the device: take int8, raise feature_bytes, "
             "or set feature_precision=auto to read them as needed"
         )
-    train, dev, test = (make_resident(split, device, precision) for split in splits)
+    train, dev, test = (make_resident(split, device, precision) for split in data.splits)
     return replace(data, train=train, dev=dev, test=test)
 
 
@@ -67,7 +66,7 @@ def make_batches(
     """Shuffled pairs of the training split, augmented as the settings say."""
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
-    for split in (data.train, data.dev, data.test):
+    for split in data.splits:
         require_width(model, split)
         if split.num_texts == 0:
             raise SelhnError(f"{split.name} has no texts: training needs some in each of train, dev and test")

@@ -41,8 +41,7 @@ def write_native(data: Data, out: Path | str, *, precision: NativePrecision = "f
     require_kind("precision", precision, NativePrecision)
     out = Path(out)
     with new_folder(out, replace_empty=True) as folder:
-        every = (data.train, data.dev, data.test)
-        splits = {split.name: _write_split(folder, split, precision) for split in every}
+        splits = {split.name: _write_split(folder, split, precision) for split in data.splits}
         content = {
             "format": FORMAT,
             "version": VERSION,

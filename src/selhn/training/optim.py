@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, SelhnError, warn
-from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
 from selhn.training.config import TrainConfig
 
@@ -121,11 +120,3 @@ def set_learning_rate(optimizer: AdamW, factor: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-
-
-def clipped_step(optimizer: AdamW, norms: Norms, clip: float) -> None:
-    """One update, with all gradients scaled down together if their norm is above `clip`; 0 turns that off."""
-    if clip:
-        # The update divides by this as it reads the gradients, which saves a pass over them.
-        optimizer.grad_scale = ((total_norm(list(norms.values())) + 1e-6) / clip).clamp(min=1).float()
-    optimizer.step()

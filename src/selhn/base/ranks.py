@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,22 +28,6 @@ TIMEOUT = timedelta(days=1)
 """Long, because the others wait while rank 0 evaluates. A process that ends is noticed at once anyway."""
 FAILED = "selhn/failed"
 ResultT = TypeVar("ResultT")
-
-
-class Part(NamedTuple):
-    """The rows of a batch that this process computes, out of `total`."""
-
-    total: int
-    rows: slice
-
-    @classmethod
-    def of(cls, rows: Shaped[Tensor, "b *n"], part: "Part | None") -> "Part":
-        """The rows of this part; all rows if there is no part."""
-        return cls(len(rows), slice(None)) if part is None else part
-
-    def draw(self, random: Callable[..., Tensor], *shape: int, **settings: Any) -> Tensor:
-        """Random numbers for these rows, the same as if one process made the whole batch."""
-        return random((self.total, *shape), **settings)[self.rows]
 
 
 @dataclass(frozen=True)

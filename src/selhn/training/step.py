@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Part, Processes
+from selhn.base.ranks import Processes
 from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores, total_norm
@@ -81,7 +81,7 @@ def make_batches(
         token_step=4 if device.type == "cuda" else 1,
         dtype=torch.bfloat16 if uses_bfloat16(config, device.type) else torch.float32,
         side=taken_side(model, data.train.side),
-        part=None if ranks is None else Part(config.batch_size, ranks.shares(config.batch_size).rows),
+        shares=None if ranks is None else ranks.shares(config.batch_size),
     )
 
 

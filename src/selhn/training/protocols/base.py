@@ -99,7 +99,7 @@ class Protocol:
     @property
     def shares(self) -> Shares | None:
         """How a batch is divided among processes."""
-        return None if self.ranks is None else self.ranks.shares(self.batches.batch_size)
+        return self.batches.shares
 
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
         """Images of all pairs, whose other captions are not negatives; None if the settings allow them."""

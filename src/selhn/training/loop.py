@@ -49,6 +49,11 @@ class Run:
     stalled: str | None
     """The stall alarm's message, if training stalled and has not left the plateau since."""
 
+    @classmethod
+    def of(cls, out: Path | None, results: Results) -> "Run":
+        dev, test = Metrics.from_dict(results.dev), Metrics.from_dict(results.test)
+        return cls(out, dev, test, results.best_epoch, results.stalled)
+
 
 def train(
     model: AbstractMatcher,
@@ -120,11 +125,6 @@ def train_in(
         with writes.hold(), tracked(asked if first else [], writes, run.model, settings) as trackers:
             damage = _load_in_turn(folder, state, ranks, device) if resume else []
             at = state.position
-            if at.epoch > config.epochs:
-                raise SelhnError(
-                    f"{folder.path} has trained for {at.epoch} epochs already: "
-                    f"epochs={config.epochs} would undo some"
-                )
             writes.describe(settings, state.identity, model.tokenizer, finished=at.epoch == config.epochs)
             progress = Progress(config.epochs * steps, at.step, quiet or not first, label)
             for sentence in damage:
@@ -159,18 +159,7 @@ def train_in(
                         _judge(state, writes, meter, progress)
                     pause(save=True)
             results = _results(state, folder, progress, trackers) if first else None
-            if ranks is not None:
-                ranks.copy_from_first(model.state_dict().values())
-                said = ranks.text_of_first("" if results is None else json.dumps(asdict(results)), device)
-                results = Results(**json.loads(said))
-    assert results is not None
-    return Run(
-        folder.path,
-        Metrics.from_dict(results.dev),
-        Metrics.from_dict(results.test),
-        results.best_epoch,
-        results.stalled,
-    )
+            return Run.of(folder.path, _for_all(ranks, model, results, device))
 
 
 def _begin_epoch(state: RunState, epoch: int) -> None:
@@ -214,6 +203,18 @@ def _results(state: RunState, folder: RunFolder, progress: Progress, trackers: T
     return results
 
 
+def _for_all(
+    ranks: Processes | None, model: AbstractMatcher, results: Results | None, device: torch.device
+) -> Results:
+    """The results of rank 0, on every rank; the models get its best weights."""
+    if ranks is not None:
+        ranks.copy_from_first(model.state_dict().values())
+        said = ranks.text_of_first("" if results is None else json.dumps(asdict(results)), device)
+        results = Results(**json.loads(said))
+    assert results is not None
+    return results
+
+
 def _load_in_turn(
     folder: RunFolder, state: RunState, ranks: Processes | None, device: torch.device
 ) -> list[str]:
@@ -221,7 +222,13 @@ def _load_in_turn(
     said = load_checkpoint(folder, state) if ranks is None or ranks.own == 0 else None
     if ranks is not None:
         ranks.most(0, device)  # the others wait for it
-    return load_checkpoint(folder, state) if said is None else said
+    said = load_checkpoint(folder, state) if said is None else said
+    done, wanted = state.position.epoch, state.protocol.config.epochs
+    if done > wanted:
+        raise SelhnError(
+            f"{folder.path} has trained for {done} epochs already: epochs={wanted} would undo some"
+        )
+    return said
 
 
 @contextmanager

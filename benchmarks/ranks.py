@@ -43,7 +43,7 @@ def step_of(
     device = torch.device(config.device)
     model = make_model(name, data, dim, small=True).to(device)
     batches = make_batches(model, data, config, device, ranks)
-    protocol = Protocol(model, TripletSelHN(), data, batches, config, None, ranks)
+    protocol = Protocol(model, TripletSelHN(), data, batches, config)
     stepper, steps = make_stepper(protocol, make_optimizer(model, config, device)), endless(batches)
     shared = synced(model)
 

@@ -123,7 +123,7 @@ def make_state(
         ranks.copy_from_first([*model.state_dict().values(), *learnt_by(loss)])
     optimizer = make_optimizer(model, config, device, learnt_by(loss))
     average = WeightAverage(model, config.ema) if config.ema else None
-    protocol = kind(model, loss, data, batches, config, average, ranks)
+    protocol = kind(model, loss, data, batches, config, average)
     alarm = make_alarm(loss, len(batches))
     return RunState(model, loss, optimizer, average, protocol, alarm, identity_of(model, loss, data, config))
 

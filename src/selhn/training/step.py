@@ -88,6 +88,7 @@ def make_batches(
 def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
     """All steps of a run; recorded if the settings and the device allow it."""
     batches, loss, config = protocol.batches, protocol.loss, protocol.config
+    ranks = None if batches.shares is None else batches.shares.ranks
     if config.capture == "always" and batches.device.type != "cuda":
         raise SelhnError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
     record = config.capture == "always" or (
@@ -95,10 +96,10 @@ def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
         and batches.device.type == "cuda"
         and known(loss) is not None  # a function from outside might read its values, which a recording cannot
         and protocol.capturable
-        and protocol.ranks is None  # an exchange through the host cannot be recorded,
+        and ranks is None  # an exchange through the host cannot be recorded,
         and not config.chunk  # nor can reading the generator before a chunk is encoded again
     )
-    return Stepper(partial(training_step, protocol, optimizer), batches.generator, record, protocol.ranks)
+    return Stepper(partial(training_step, protocol, optimizer), batches.generator, record, ranks)
 
 
 def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
@@ -126,8 +127,8 @@ def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens
     optimizer.zero_grad()
     _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
     trained = [*model.parameters(), *learnt_by(loss)]
-    if protocol.ranks is not None:
-        protocol.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may contain the model
+    if (shares := protocol.batches.shares) is not None:
+        shares.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may contain the model
     norms = parameter_norms(trained)
     own = loss.numbers() if callable(getattr(loss, "numbers", None)) else {}
     numbers = {

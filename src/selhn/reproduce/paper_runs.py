@@ -1,6 +1,5 @@
 """The runs behind tables and figures: reused if they exist, trained if they do not."""
 
-import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder, environment
 from selhn.text import Vocabulary
 from selhn.training import RunConfig, get_recipe, measure_runs, override
-from selhn.training.config import key_values
+from selhn.training.config import key_values, settings_of
 from selhn.training.run import make_model
 from selhn.training.state import FREE_TO_CHANGE
 from selhn.training.step import on_device
@@ -92,9 +91,10 @@ class PaperRuns:
         known = self.data_name if self.data_name in DATASETS else "f30k"
         config = override(get_recipe(f"{wanted.recipe}_{known}"), wanted.settings)
         settings = fitting(self.settings, config.model)
-        if "num_regions" in _settings_of(config.model):
+        takes = settings_of("model", config.model)
+        if "num_regions" in takes:
             settings.insert(0, f"model.num_regions={self.data.train.features.num_regions}")
-        if self.small and "bert" in _settings_of(config.model) and "bert" not in config.model_settings:
+        if self.small and "bert" in takes and "bert" not in config.model_settings:
             settings.insert(0, f"model.bert={self.out / 'tiny_bert'}")
         start = "" if wanted.start is None else str(self.folder(wanted.start, seed))
         return replace(
@@ -210,13 +210,13 @@ class PaperRuns:
 
 def fitting(settings: Sequence[str], model: str) -> list[str]:
     """The settings without those of `model.` that this model does not have; one that no model has is refused."""
-    known = {key for entry in MODELS for key in _settings_of(entry)}
+    known = {key for entry in MODELS for key in settings_of("model", entry)}
     kept = []
     for setting in settings:
         owner, _, name = setting.partition("=")[0].rpartition(".")
         if owner == "model" and name not in known:
             raise NotFound(f"no model has a setting {name!r}: {did_you_mean(name, sorted(known))}")
-        if owner != "model" or name in _settings_of(model):
+        if owner != "model" or name in settings_of("model", model):
             kept.append(setting)
     return kept
 
@@ -246,10 +246,6 @@ def _compared(config: RunConfig) -> dict[str, Any]:
     return {
         key: value for key, value in typed.items() if key == "epochs" or key not in ("start", *FREE_TO_CHANGE)
     }
-
-
-def _settings_of(model: str) -> Sequence[str]:
-    return list(inspect.signature(MODELS[model].build).parameters) if model in MODELS else []
 
 
 def write_tiny_bert(folder: Path, data: Data) -> Path:

@@ -189,9 +189,9 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
         elif key not in TEXTS:
             _refuse_bare(config, key)
             changed = {"train": with_values(config.train, {key.removeprefix("train."): value})}
-        elif (makes := _makes(key, value)) is not None:
-            kept = {name: of for name, of in getattr(config, f"{key}_settings").items() if name in makes}
-            changed[f"{key}_settings"] = kept
+        elif takes := settings_of(key, value):
+            slot = f"{key}_settings"
+            changed[slot] = {name: of for name, of in getattr(config, slot).items() if name in takes}
         config = dataclasses.replace(config, **changed)
     return config
 
@@ -201,15 +201,15 @@ def _refuse_bare(config: RunConfig, key: str) -> None:
     if key in get_type_hints(TrainConfig):
         return
     for owner in ("loss", "model"):
-        if key in (_makes(owner, getattr(config, owner)) or ()):
+        if key in settings_of(owner, getattr(config, owner)):
             raise NotFound(f"unknown setting {key!r}: did you mean '{owner}.{key}'?")
 
 
-def _makes(kind: str, name: str) -> Collection[str] | None:
-    """The settings of a registered model or loss; None for data and for unknown names."""
+def settings_of(kind: str, name: str) -> Collection[str]:
+    """The settings of a registered model or loss by name; none if it is not registered."""
     if kind == "model" and name in MODELS:
         return inspect.signature(MODELS[name].build).parameters
-    return inspect.signature(LOSSES[name].loss).parameters if kind == "loss" and name in LOSSES else None
+    return inspect.signature(LOSSES[name].loss).parameters if kind == "loss" and name in LOSSES else ()
 
 
 def key_values(settings: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """From a configuration to a run, and from runs to metrics: only here do names become objects."""
 
-import inspect
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from selhn.models import MODELS, AbstractMatcher, create_model, load_model
 from selhn.models.pixels import without_weights
 from selhn.runs import OWN, RunFolder
 from selhn.text import Tokenizer, Vocabulary
-from selhn.training.config import RunConfig, override
+from selhn.training.config import RunConfig, override, settings_of
 from selhn.training.loop import Run, train_in
 from selhn.training.protocols import protocol_of
 
@@ -81,7 +80,8 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
             "model.tokenizer cannot be set: the vocabulary is built from the texts of train and dev"
         )
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
-    if config.model in MODELS and "vision" in inspect.signature(MODELS[config.model].build).parameters:
+    takes = settings_of("model", config.model)
+    if "vision" in takes:
         settings.setdefault("num_regions", data.train.features.num_regions)
     if config.loss in LOSSES:
         settings.setdefault("networks", protocol_of(LOSSES[config.loss].loss).networks)
@@ -91,7 +91,7 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
         if tokenizer is None:
             tokenizer = Vocabulary.build([*data.train.captions, *data.dev.captions])
         settings.setdefault("tokenizer", tokenizer)
-        if "concept_graph" in inspect.signature(MODELS[config.model].build).parameters:
+        if "concept_graph" in takes:
             settings["concept_graph"] = settings.get("concept_graph") or graph_of(data)
     return create_model(config.model, **settings)
 

@@ -99,8 +99,8 @@ def _write_features(path: Path, split: Split, precision: NativePrecision) -> npt
     masks = []
     with path.open("wb") as file:
         file.write(b"\0" * HEADER_BYTES)
-        for rows, (regions, mask) in features.in_blocks():
-            refuse_not_finite(split, rows, regions.masked_fill(~mask[..., None], 0), largest)
+        for images, (regions, mask) in features.in_blocks():
+            refuse_not_finite(split, images, regions.masked_fill(~mask[..., None], 0), largest)
             file.write(regions[mask].cpu().numpy().astype(precision).tobytes())
             masks.append(mask.cpu().numpy())
         number = np.concatenate(masks).sum(1)

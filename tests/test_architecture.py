@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = {
     "ground": ("base",),
     "blocks": ("kernels", "text", "ops"),
-    "parts": ("losses", "models", "data", "runs"),
+    "parts": ("losses", "models", "data", "runs", "towers"),
     "judgement": ("eval", "diagnose"),
     "work": ("training", "search"),
     "products": ("pictures", "export", "integrations"),

@@ -1,0 +1,90 @@
+"""What an index needs from a model: vectors of sentences and of pictures, as numpy arrays, whatever computes them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from PIL import Image
+
+from selhn.base.errors import SelhnError
+
+
+class TowerTokenizer(Protocol):
+    """What reads sentences."""
+
+    ordinary: Int[np.ndarray, " W"]
+    """Ids that stand for words, or for pieces of words: not padding, start, end, mask or unknown."""
+    inner: Bool[np.ndarray, " V"]
+    """Pieces that continue a word; none in a vocabulary of whole words."""
+
+    def encode(self, texts: Sequence[str]) -> tuple[Int[np.ndarray, "T N"], Bool[np.ndarray, "T N"]]:
+        """Ids (int64) and mask (True = token), padded to the longest text."""
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        """The token of each id."""
+
+
+class AbstractTowers(ABC):
+    """Two towers, one for pictures and one for sentences, with vectors in one space.
+
+    `Towers` runs ONNX files; `towers_of` puts a model of torch in this place.
+    """
+
+    name: str
+    """For people."""
+    digest: str
+    """Identifies the vectors: those of towers with different digests are never compared."""
+    width: int
+    """d, the numbers of a vector."""
+    source: str | None = None
+    """The name by which `open_towers` finds these towers again, such as "ready"; None if only their files do."""
+    is_product: bool = True
+    """Whether a score is the product of two vectors."""
+    features: str = ""
+    """Identifies how pictures become vectors, for caches; empty if these towers take regions only."""
+    resized: tuple[int, int] | None = None
+    """Width and height, if `prepare` begins with squashing a picture to that size: a decoder may do so before."""
+    tokenizer: TowerTokenizer
+
+    @abstractmethod
+    def embed_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "T d"]:
+        """The vectors of sentences, float32."""
+
+    def prepare(self, picture: Image.Image) -> Any:
+        """What can be done ahead for an RGB picture, in another thread: the input of `embed_prepared`."""
+        raise SelhnError(
+            f"{self.name} takes the regions of pictures, not pictures: index vectors or regions, or export a model "
+            "whose features come from a vision model that selhn knows"
+        )
+
+    def embed_prepared(self, prepared: Sequence[Any]) -> Float[np.ndarray, "I d"]:
+        """The vectors of prepared pictures, float32."""
+        raise NotImplementedError
+
+    def embed_pictures(self, pictures: Sequence[Image.Image]) -> Float[np.ndarray, "I d"]:
+        """The vectors of RGB pictures, float32."""
+        return self.embed_prepared([self.prepare(picture) for picture in pictures])
+
+    def embed_regions(
+        self, regions: Float[np.ndarray, "I M F"], mask: Bool[np.ndarray, "I M"]
+    ) -> Float[np.ndarray, "I d"]:
+        """The vectors of pictures whose regions are known, float32."""
+        raise SelhnError(f"{self.name} takes pictures, not regions: give pictures or vectors")
+
+    def embed_parts(self, prepared: Any) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, "M 4"]] | None:
+        """Parts of one picture, each as if it were the whole, and their boxes (x1, y1, x2, y2 as shares); None if
+        these towers cannot tell."""
+        return None
+
+    def score(
+        self, images: Float[np.ndarray, "I d"], texts: Float[np.ndarray, "T d"]
+    ) -> Float[np.ndarray, "I T"]:
+        """Every picture against every sentence."""
+        return images @ texts.T
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Keep these towers in a new folder, for an index that is to be searched without asking for them."""

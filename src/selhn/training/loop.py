@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -136,25 +136,25 @@ def train_in(
                 """Between two steps: save if it is time; if a signal has arrived, save and stop."""
                 number = interrupted() if ranks is None else ranks.most(interrupted(), device)
                 if first and (number or save):
-                    state.position = replace(state.position, log_position=meter.flush())
+                    at.log_position = meter.flush()
                     save_checkpoint(writes, state)
                 if number:
-                    raise _stopped(number, _how_to_continue(folder, state.position.step, run), progress)
+                    raise _stopped(number, _how_to_continue(folder, at.step, run), progress)
 
             with meter, interruptible() as interrupted, recording_stream(device):
                 for epoch in range(at.epoch, config.epochs):
                     _begin_epoch(state, epoch)
-                    for step in batches.steps(epoch, start=state.position.step_in_epoch):
-                        if (wanted := rate_factor(config, state.position.step, steps)) != rate:
+                    for step in batches.steps(epoch, start=at.step_in_epoch):
+                        if (wanted := rate_factor(config, at.step, steps)) != rate:
                             set_learning_rate(state.optimizer, rate := wanted)
                         numbers = stepper(step, None if ours is None else ours.phase)
-                        at = state.advance()
+                        at.step, at.step_in_epoch = at.step + 1, at.step_in_epoch + 1
                         if average is not None:
                             average.update(at.step)
                         meter.add(at.step, epoch, numbers, read=at.step_in_epoch == steps)
                         progress.step(meter.summary)
                         pause(save=bool(config.checkpoint_every) and at.step % config.checkpoint_every == 0)
-                    state.position = replace(state.position, epoch=epoch + 1, step_in_epoch=0)
+                    at.epoch, at.step_in_epoch = epoch + 1, 0
                     if first:
                         _judge(state, writes, meter, progress)
                     pause(save=True)
@@ -182,7 +182,7 @@ def _judge(state: RunState, folder: RunFolder, meter: Meter, progress: Progress)
     progress.say(f"epoch {at.epoch:2}/{state.protocol.config.epochs}  {meter.summary}  dev {dev}")
     if dev.rsum > at.best_rsum:
         folder.keep_best(judged)
-        state.position = replace(at, best_rsum=dev.rsum, best_epoch=at.epoch - 1)
+        at.best_rsum, at.best_epoch = dev.rsum, at.epoch - 1
 
 
 def _results(state: RunState, folder: RunFolder, progress: Progress, trackers: Trackers) -> Results:

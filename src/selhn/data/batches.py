@@ -108,8 +108,6 @@ def corrupt_words(
     The pieces of a word change together. Start and end always stay, unlike in the public BiGRU code, so that
     no text is ever empty. Shapes do not change: what follows a deleted word moves left.
     """
-    if not 0 <= share <= 1:
-        raise SelhnError(f"share must be between 0 and 1, got {share}")
     if tokenizer.mask_id is None:
         raise SelhnError(
             "this vocabulary has no <mask>: read it with Vocabulary.from_json(path, add_mask=True)"
@@ -160,12 +158,8 @@ class Batches:
         if seed < 0:
             raise SelhnError(f"seed is {seed}: choose a whole number of at least 0")
         self.split, self.tokenizer = split, tokenizer
-        self.batch_size, self.augmentation, self.seed, self.token_step = (
-            batch_size,
-            augmentation,
-            seed,
-            token_step,
-        )
+        self.batch_size, self.token_step = batch_size, token_step
+        self.augmentation, self.seed = augmentation, seed
         self.dtype, self.device, self.shares = dtype, torch.device(device), shares
         self.side = {name: split.side[name].to(self.device) for name in side}
         if "dependencies" in self.side and augmentation is not None and augmentation.corrupt_words:

@@ -125,7 +125,7 @@ def test_an_empty_folder_may_be_filled(tmp_path):
 def test_what_a_killed_process_left_is_settled(tmp_path, monkeypatch):
     """Whatever of two renames was done, the next call finds one whole folder, and someone's notes in it."""
     path, hidden = tmp_path / "out", tmp_path / ".out.partial"
-    monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(folders, "_swapped", lambda one, other: False)
     for stop in range(5):
         shutil.rmtree(path, ignore_errors=True)
         with new_folder(path, replace={"file"}) as partial:
@@ -135,7 +135,7 @@ def test_what_a_killed_process_left_is_settled(tmp_path, monkeypatch):
 import os
 from pathlib import Path
 from selhn.base import folders
-folders._exchange = lambda one, other: False
+folders._swapped = lambda one, other: False
 renamed, rename = [], os.rename
 def kill_at(*names):
     renamed.append(names)

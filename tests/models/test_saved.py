@@ -61,7 +61,7 @@ def test_the_previous_one_comes_back_when_moving_fails(saved, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", rename_once)
-    monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(folders, "_swapped", lambda one, other: False)
     with pytest.raises(OSError, match="Permission"):
         make_model("vse_fc").save(saved)
     assert os.listdir(saved.parent) == ["model"]

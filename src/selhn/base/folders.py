@@ -41,7 +41,7 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
             os.rename(partial, path)
         else:
             os.rename(partial, ready)  # from here on it is complete
-            if not _exchange(ready, path):
+            if not _swapped(ready, path):
                 os.rename(path, previous)
                 try:
                     os.rename(ready, path)
@@ -125,7 +125,7 @@ def _clear(path: Path, hidden: Path, replace: Collection[str]) -> None:
         shutil.rmtree(hidden / name, ignore_errors=True)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _swapped(one: Path, other: Path) -> bool:
     """Swap two folders in one step, if the system and the file system support it: Linux, but not NFS."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux

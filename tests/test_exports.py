@@ -19,7 +19,7 @@ EXPORTS = {
     "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp adapt create_model encode_batch
         in_eval_mode list_models load_model register_model""",
     "selhn.data": """COCO_FOLDS FORMATS Augmentation Batches Data DenseFeatures Features ImageByImage Pairs
-        PocketFeatures Projection RaggedFeatures Report SomeImages Split Step TextBlocks Truth check image_blocks
+        PocketFeatures Projection RaggedFeatures Report SomeImages Split PlannedStep TextBlocks Truth check image_blocks
         import_data load_data make_resident read_truth register_format resident_bytes with_noise write_native""",
     "selhn.pictures": """Backbone CachedFeatures EmbeddedPictures Extracted Extractor FeatureCache Form Found Indexed
         Library PictureReport Plan create_backbone default_cache embed_pictures extract_pictures find_pictures

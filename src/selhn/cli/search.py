@@ -11,6 +11,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS, Split
+from selhn.data.formats import DATASETS
 from selhn.models import load_model
 from selhn.models.saved import BEST_FOLDER, CONFIG_FILE
 from selhn.pictures import Library, index_pictures
@@ -21,7 +22,6 @@ from selhn.search import Hit, Index, Item, Query, Record, is_uri
 from selhn.search.items import Kind, Order, by_date, date_of, split_ids, split_items
 from selhn.search.shards import holds_embeddings, index_embeddings
 from selhn.training import open_run
-from selhn.training.recipes import DATASETS
 from selhn.training.run import open_data
 
 

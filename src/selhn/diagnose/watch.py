@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError, warn
 from selhn.base.names import require_type
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Processes
 from selhn.base.types import Products
 from selhn.diagnose.logs import from_rows
 from selhn.diagnose.probe import (
@@ -115,7 +115,7 @@ class Watch:
     ) -> Row | None:
         check_square(scores)
         self.step += 1
-        ranks = Ranks.of()
+        ranks = Processes.of()
         if (self.step - 1) % self.every or (ranks is not None and ranks.own):
             return None
         batch, device = scores.shape[-1], scores.device

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import SelhnError
-from selhn.base.files import new_folder
+from selhn.base.folders import new_folder
 from selhn.data import Split
 from selhn.eval import encode_split
 from selhn.models import AbstractMatcher

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from selhn.base.device import device_of
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
-from selhn.base.files import new_folder
+from selhn.base.folders import new_folder
 from selhn.base.onnx import import_onnxruntime
 from selhn.base.version import __version__
 from selhn.export.onnx_gru import translations, with_exported_grus

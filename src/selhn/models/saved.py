@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import new_folder, refuse_links, whole_folder
+from selhn.base.files import refuse_links
+from selhn.base.folders import new_folder, whole_folder
 from selhn.base.names import NAMED_MODELS
 from selhn.base.sealed import CHECKSUMS_FILE, FORMAT, seal, verify
 from selhn.base.untrusted import read_json

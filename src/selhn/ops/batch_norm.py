@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from selhn.base.ranks import Ranks, total
+from selhn.base.ranks import Processes, total
 from selhn.base.types import at_least_float32
 
 
@@ -35,9 +35,9 @@ def synced(model: nn.Module) -> Iterator[None]:
             norm.__class__ = nn.BatchNorm1d
 
 
-def ranks_of(norm: nn.BatchNorm1d) -> Ranks | None:
+def ranks_of(norm: nn.BatchNorm1d) -> Processes | None:
     """The processes whose batches a norm takes its statistics from; None if it is not `synced`."""
-    return Ranks.of() if isinstance(norm, SyncedBatchNorm) else None
+    return Processes.of() if isinstance(norm, SyncedBatchNorm) else None
 
 
 def over_ranks(norm: nn.BatchNorm1d, own: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
-from selhn.base.files import cache_folder, new_folder, private_folder, writing
+from selhn.base.files import cache_folder, private_folder, writing
+from selhn.base.folders import new_folder
 from selhn.base.sealed import digest_file
 from selhn.base.tensor_files import built_with, read_tensors
 from selhn.base.untrusted import read_json

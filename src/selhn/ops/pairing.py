@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Processes
 from selhn.ops.cross_scores import rounded
 from selhn.ops.fragments import (
     Fragments,
@@ -137,7 +137,7 @@ class Pairing:
         words: int = 0,
         pairs: int = 0,
         all_images: bool = False,
-        ranks: Ranks | None = None,
+        ranks: Processes | None = None,
     ) -> ScoresT:
         """`score`, (i, T), of as many images and texts at a time as fit `contexts.byte_budget`; (P,) if aligned.
 

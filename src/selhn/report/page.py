@@ -20,6 +20,7 @@ from selhn.base.sealed import digest_file
 from selhn.base.untrusted import read_json
 from selhn.base.version import __version__
 from selhn.data import Split
+from selhn.data.formats import DATASETS, find_format
 from selhn.data.splits import SPLITS
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
@@ -29,7 +30,6 @@ from selhn.pictures.picture_report import REPORT_FILE
 from selhn.report.curves import panel_data, panels
 from selhn.report.records import RunRecord, compared, lead, read_runs, results
 from selhn.report.retrievals import ANSWERS, Examples, find_examples
-from selhn.training.recipes import find_data
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -163,7 +163,7 @@ def shown_picture(split: Split, folder: Path | None = None) -> Callable[[int], s
 
 def imported_from(data: str) -> Path | None:
     """The folder of pictures that a data set was imported from, if it was imported on this machine."""
-    told = Path(find_data(data)) / REPORT_FILE
+    told = (find_format(data)[0] if data in DATASETS else Path(data)) / REPORT_FILE
     folder = read_json(told).get("folder") if told.is_file() else None
     if not isinstance(folder, str):
         return None

@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import LOCK_FILE, new_folder, refuse_links, settle, whole_folder, writing
+from selhn.base.files import LOCK_FILE, refuse_links, writing
+from selhn.base.folders import new_folder, settle, whole_folder
 from selhn.base.sealed import (
     CHECKSUMS_FILE,
     read_sealed_json,
@@ -38,18 +39,9 @@ from selhn.text import TOKENIZER_FILES, Tokenizer, has_tokenizer, load_tokenizer
 WEIGHTS = "model.safetensors"
 LOG, RESULTS = "log.jsonl", "results.json"
 _FILES = (
-    *(
-        "config.yaml",
-        "identity.json",
-        "env.json",
-        LOG,
-        RESULTS,
-        "verdict.json",
-        "config.json",
-        *TOKENIZER_FILES,
-    ),
-    *(CHECKSUMS_FILE, LOCK_FILE, "checkpoints", BEST_FOLDER, f".{BEST_FOLDER}.partial"),
-)
+    "config.yaml", "identity.json", "env.json", LOG, RESULTS, "verdict.json", "config.json", *TOKENIZER_FILES,
+    CHECKSUMS_FILE, LOCK_FILE, "checkpoints", BEST_FOLDER, f".{BEST_FOLDER}.partial",
+)  # fmt: skip
 """All that is opened in a run folder, where people may keep other things. Tokenizers look for a `config.json`."""
 OWN = "own:"
 """Prefix in `config.yaml` of a model, loss or data set that is not registered: only Python can make it."""

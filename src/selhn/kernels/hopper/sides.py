@@ -1,6 +1,6 @@
 """What the fused kernels of scores serve, and what their host files share: statistics, the anchors along a side."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ Reduced = dict[str, tuple[Tensor, Tensor | None]]
 """Statistics of the anchors along one side; a maximum comes with the index of its winner, -1 for none."""
 Weights: TypeAlias = tuple[Float[Tensor, " R"], Float[Tensor, " C"]]
 Sums: TypeAlias = tuple[Float[Tensor, "S R"], Float[Tensor, "S C"]]
-Asked: TypeAlias = Sequence[tuple[str, tuple[float, ...]]]
+Asked: TypeAlias = Mapping[str, tuple[float, ...]]
 """Names of statistics with their constants."""
 HALF = (torch.float16, torch.bfloat16)
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
@@ -94,7 +94,7 @@ def can_fuse(emb: Float[Tensor, "B d"], dtype: torch.dtype) -> bool:
 def constants_of(asked: Asked) -> Constants | None:
     """The constants of a launch; None if the kernels lack a statistic, or two statistics differ in a constant."""
     found: dict[str, float] = {}
-    for name, values in asked:
+    for name, values in asked.items():
         if name not in PARAMETERS:
             return None
         for parameter, value in zip(PARAMETERS[name], values):

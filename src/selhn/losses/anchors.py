@@ -1,7 +1,7 @@
 """The statistics of a batch in whichever form its scores come: the one place that chooses how they are computed.
 
 A matrix on a CPU and embeddings anywhere go through blocks of rows (`rows.py`); embeddings that the kernels for
-Hopper GPUs can read, through these (`row_statistics.py`); a small matrix, and one on a GPU or in a compiled
+Hopper GPUs can read, through these (`row_statistics.py`); small batches, and a matrix on a GPU or in a compiled
 program, through plain torch, which the recorded step or the compiler makes fast. Processes that train together
 compare their own images with all texts, and their own texts with all images.
 """
@@ -12,10 +12,19 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from selhn.base.types import Products
+from selhn.losses.checks import can_look
 from selhn.losses.row_statistics import row_statistics
 from selhn.losses.rows import Plan
-from selhn.losses.statistics import STATISTICS, AnchorStatistics, Asked, Needs, Values, label_images
-from selhn.losses.statistics import plain_statistics, with_constants
+from selhn.losses.statistics import (
+    STATISTICS,
+    AnchorStatistics,
+    Asked,
+    Needs,
+    Values,
+    label_images,
+    plain_statistics,
+    with_constants,
+)
 
 FEW = 2**16
 """So few scores take no longer in plain torch."""
@@ -35,6 +44,9 @@ def anchor_statistics(
     of_pairs = asked.pop("positive_mean", None) is not None
     labels, num_negatives = label_images(image_ids, scores.shape[-1], scores.device)
     masked = labels if mask_same_image else None
+    if isinstance(scores, Products) and scores.shares is None and can_look(scores.images):
+        scores = _matrix(scores) if scores.shape.numel() <= FEW else scores
+    mean = None
     if isinstance(scores, Products):
         dtype = scores.images.dtype
         if of_pairs or scores.shares is not None:
@@ -45,14 +57,24 @@ def anchor_statistics(
             positive, values = _both_sides(asked, masked, scores.images, scores.texts, dtype=dtype)
         else:
             positive, values = _of_all_ranks(asked, masked, scores, dtype)
-    elif in_plain_torch(scores):
-        positive, values = plain_statistics(scores, asked, (masked, masked))
+        if of_pairs:
+            mean = _positive_mean_of_products(scores, labels, num_negatives)
     else:
-        positive, values = _both_sides(asked, masked, scores)
-    if of_pairs:
-        mean = _positive_mean_of_products if isinstance(scores, Products) else _positive_mean
-        values["positive_mean"] = mean(scores, labels, num_negatives)
-    return AnchorStatistics(positive.unsqueeze(-2), num_negatives, values)
+        if in_plain_torch(scores):
+            positive, values = plain_statistics(scores, asked, (masked, masked))
+        else:
+            positive, values = _both_sides(asked, masked, scores)
+        if of_pairs:
+            mean = _positive_mean(scores, labels, num_negatives)
+    found = values if mean is None else values | {"positive_mean": mean}
+    return AnchorStatistics(positive.unsqueeze(-2), num_negatives, found)
+
+
+def _matrix(products: Products) -> Float[Tensor, "B B"]:
+    """The scores; half precision is multiplied exactly."""
+    wide = products.to(torch.promote_types(products.images.dtype, torch.float32))
+    with torch.autocast(products.device.type, enabled=False):
+        return wide.images @ wide.texts.mT
 
 
 def in_plain_torch(scores: Tensor) -> bool:
@@ -60,7 +82,7 @@ def in_plain_torch(scores: Tensor) -> bool:
 
     So are small or several ones, on a GPU, in a compiled program, and under `torch.func`.
     """
-    if scores.ndim > 2 or scores.numel() <= FEW or scores.device.type != "cpu" or torch.compiler.is_compiling():
+    if scores.ndim > 2 or scores.numel() <= FEW or not can_look(scores):
         return True
     return torch._C._are_functorch_transforms_active()
 

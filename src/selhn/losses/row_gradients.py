@@ -16,8 +16,6 @@ from selhn.losses.score_blocks import Blocks, Part
 from selhn.losses.statistics import STATISTICS, Constants, Labels, Statistic
 from selhn.ops.sparse_product import Edges
 
-SMALL = 2**15
-"""So few scores take no longer than finding out which have a gradient."""
 Derive: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """From gradients by the terms of negatives to those by their scores and by the positives."""
 
@@ -41,15 +39,20 @@ class Side(NamedTuple):
 
 
 def differentiate(
-    plan: Plan, blocks: Blocks, labels: Labels, found: Found, grads: Sequence[Tensor | None]
+    plan: Plan,
+    labels: Labels,
+    blocks: Blocks,
+    positive: Float[Tensor, " R"],
+    of_positive: Float[Tensor, " R"],
+    winners: list[Edges],
+    sums: list[Pulled],
 ) -> tuple[Tensor, ...]:
-    """The gradients of a matrix of scores or of both embeddings, from those by the positives and by all values."""
-    of_positive, winners, sums = of_single_scores(plan, found, grads)
+    """The gradients of a matrix of scores or of both embeddings, from those that `of_single_scores` gives."""
     if sums:
-        _add_sums(plan, blocks, labels, found.positive, sums, of_positive)
+        _add_sums(plan, labels, blocks, positive, sums, of_positive)
     else:
         blocks.start(whole=False)
-    return blocks.gradients(with_positives(winners, of_positive, plan.first))
+    return blocks.gradients(Edges.of_pairs(of_positive, plan.first).joined(winners))
 
 
 def of_single_scores(
@@ -68,41 +71,31 @@ def of_single_scores(
             sums.append(Pulled(name, statistic, constants, value, grad))
             continue
         if statistic.term is not None:
-            _, derive = _derivable(
-                lambda n, p, one=statistic, of=constants: one.terms(n, p, of), score, found.positive
-            )
+            _, derive = _derivable(statistic, constants, score, found.positive)
             grad, of_level = derive(grad)
-            of_positive += of_level
+            of_positive += 0 if of_level is None else of_level
         for side, columns in enumerate(winner):
-            there = Edges(rows, columns, grad[side].where(score[side] > -torch.inf, 0.0))
+            there = Edges(rows, columns, grad[side].where(score[side] != -torch.inf, 0.0))
             edges.append(there.mT if side else there)
     return of_positive, edges, sums
 
 
-def with_positives(winners: list[Edges], of_positive: Float[Tensor, " R"], first: int) -> Edges:
-    """All gradients by single scores."""
-    rows = torch.arange(len(of_positive), device=of_positive.device)
-    return Edges(*map(torch.cat, zip(Edges(rows, rows + first, of_positive), *winners)))
-
-
 def _add_sums(
-    plan: Plan, blocks: Blocks, labels: Labels, positive: Tensor, sums: list[Pulled], of_positive: Tensor
+    plan: Plan, labels: Labels, blocks: Blocks, positive: Tensor, sums: list[Pulled], of_positive: Tensor
 ) -> None:
     """Add the gradients of all statistics that are not maxima.
 
     All rows and columns at once; or, if few have a gradient, the rows that do, and then the columns that do.
     """
     height, width = blocks.shape
-    numbers, pulls = [height] * (1 + plan.both), None
-    if height * width > SMALL:
-        pulls = torch.stack([one.grad != 0 for one in sums]).any(0)
-        numbers = pulls.sum(1).tolist()
+    pulls = torch.stack([one.grad != 0 for one in sums]).any(0)
+    numbers = pulls.sum(1).tolist()
     at_once = plan.both and sum(numbers) >= height
     blocks.start(whole=at_once)
     for side, number in enumerate(numbers[:1] if at_once else numbers):
         if side:
             blocks, labels = blocks.T, (labels[1], labels[0])
-        chosen = None if at_once or pulls is None or number == height else pulls[side].nonzero()[:, 0]
+        chosen = None if at_once or number == height else pulls[side].nonzero()[:, 0]
         for rows in parts(height if chosen is None else number, width, positive.device):
             part: Part = rows if chosen is None else chosen[rows]
             scores = negatives_of(blocks, part, plan.first, labels)
@@ -110,7 +103,14 @@ def _add_sums(
 
 
 def _pull(
-    sums: list[Pulled], side: int, part: Part, scores: Tensor, positive: Tensor, of_positive: Tensor, *, both: bool
+    sums: list[Pulled],
+    side: int,
+    part: Part,
+    scores: Tensor,
+    positive: Tensor,
+    of_positive: Tensor,
+    *,
+    both: bool,
 ) -> Float[Tensor, "r C"]:
     """The gradient by the scores of a block, of its rows alone or of the columns too; adds that by positives."""
     total: Tensor | None = None
@@ -132,12 +132,11 @@ def _pull(
 
 def _terms(one: Pulled, scores: Tensor, positive: Tensor) -> tuple[Tensor, Derive]:
     """The terms of some anchors, or their statistic if it is a function of a row; and the derivative."""
-    statistic, constants = one.statistic, one.constants
-    if callable(statistic.reduction):
-        return _derivable(lambda n, p: statistic.of_rows(n, p[:, 0], constants)[:, None], scores, positive)
-    slope = statistic.slope
+    statistic, constants, slope = one.statistic, one.constants, one.statistic.slope
     if slope is None:
-        return _derivable(lambda n, p: statistic.terms(n, p, constants), scores, positive)
+        return _derivable(statistic, constants, scores, positive)
+    # Of a sum the derivative is all that is needed.
+    terms = statistic.terms(scores, positive, constants) if statistic.reduction == "logsumexp" else scores
 
     def derive(weight: Tensor) -> tuple[Tensor, Tensor | None]:
         if statistic.alone:
@@ -145,26 +144,36 @@ def _terms(one: Pulled, scores: Tensor, positive: Tensor) -> tuple[Tensor, Deriv
         of_scores = weight * slope(scores, positive, *constants)
         return of_scores, -of_scores.sum_to_size(positive.shape)
 
-    return statistic.terms(scores, positive, constants) if statistic.reduction == "logsumexp" else scores, derive
+    return terms, derive
 
 
 def _derivable(
-    function: Callable[[Tensor, Tensor], Tensor], scores: Tensor, positive: Tensor
+    statistic: Statistic, constants: Constants, scores: Tensor, positive: Tensor
 ) -> tuple[Tensor, Derive]:
-    """The values of a function, and what turns gradients by these into gradients by its inputs."""
+    """`_terms` by autograd."""
+
+    def compute(n: Tensor, p: Tensor) -> Tensor:
+        if callable(statistic.reduction):
+            return statistic.of_rows(n, p[:, 0], constants)[:, None]
+        return statistic.terms(n, p, constants)
+
     with torch.enable_grad():
         inputs = scores.detach().requires_grad_(), positive.detach().requires_grad_()
-        values = function(*inputs)
+        values = compute(*inputs)
         has_autograd = torch.ones(1, requires_grad=True).neg().requires_grad
     if not has_autograd:  # inside an operator of a compiled program: torch.func works, but loads the compiler
-        return torch.func.vjp(function, scores, positive)
+        found, derive, *_ = torch.func.vjp(compute, scores, positive)
+        return found, derive
 
-    def derive(weight: Tensor) -> tuple[Tensor, Tensor]:
+    def derive_by_autograd(weight: Tensor) -> tuple[Tensor, Tensor | None]:
         if not values.requires_grad:
-            return torch.zeros_like(scores), torch.zeros_like(positive)
-        return torch.autograd.grad(values, inputs, weight, allow_unused=True, materialize_grads=True)
+            return torch.zeros_like(scores), None
+        of_scores, of_positive = torch.autograd.grad(
+            values, inputs, weight, allow_unused=True, materialize_grads=True
+        )
+        return of_scores, of_positive
 
-    return values.detach(), derive
+    return values.detach(), derive_by_autograd
 
 
 def _weight(statistic: Statistic, terms: Tensor, sides: Sequence[Side]) -> Tensor:

@@ -1,6 +1,6 @@
 """Statistics of rows as one differentiable operation, for autograd and for `torch.compile`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from selhn.kernels.hopper.sides import can_fuse, constants_of
 from selhn.losses import row_gradients, rows
 from selhn.losses.rows import Found, Plan
-from selhn.losses.score_blocks import MatrixBlocks, ProductBlocks
+from selhn.losses.score_blocks import Blocks, MatrixBlocks, ProductBlocks
 from selhn.losses.statistics import STATISTICS, Labels, Values, plain_statistics
 
 
@@ -47,9 +47,13 @@ class RowStatistics(torch.autograd.Function):
         # A derivative of the gradient is wanted: autograd's own, of the definition.
         wide = [factor.to(torch.promote_types(factor.dtype, torch.float32)) for factor in factors]
         scores = wide[0] if len(wide) == 1 else wide[0] @ wide[1].mT
-        positive, values = plain_statistics(scores, ctx.plan.asked, labels, ctx.plan.first, both=ctx.plan.both)
+        positive, values = plain_statistics(
+            scores, ctx.plan.asked, labels, ctx.plan.first, both=ctx.plan.both
+        )
         again = zip((positive, *values.values()), grads)
-        outputs, arrived = zip(*[(one, grad) for one, grad in again if grad is not None and one.requires_grad])
+        outputs, arrived = zip(
+            *[(one, grad) for one, grad in again if grad is not None and one.requires_grad]
+        )
         wanted = [factor for factor in factors if factor.requires_grad]
         found = iter(torch.autograd.grad(outputs, wanted, arrived, create_graph=True, allow_unused=True))
         return None, None, *(next(found) if factor.requires_grad else None for factor in factors)
@@ -67,22 +71,29 @@ def _reduce(plan: Plan, labels: Labels, factors: Sequence[Tensor]) -> Found:
         if _is_fused(plan, factors):
             from selhn.kernels.hopper import fused_statistics
 
-            return Found(*fused_statistics.reduce(plan, labels, *factors))
-        blocks = MatrixBlocks(*factors) if len(factors) == 1 else ProductBlocks(*factors, plan.dtype)
-        return rows.reduce(plan, blocks, labels)
+            return Found(*fused_statistics.reduce(plan, labels, (factors[0], factors[1])))
+        return rows.reduce(plan, _blocks(plan, factors), labels)
 
 
 def _differentiate(
-    plan: Plan, labels: Labels, factors: Sequence[Tensor], kept: Sequence[Tensor], grads: Sequence[Tensor | None]
+    plan: Plan,
+    labels: Labels,
+    factors: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
     found = Found.of(plan, kept)
     with torch.autocast(factors[0].device.type, enabled=False):
+        given = found.positive, *row_gradients.of_single_scores(plan, found, grads)
         if _is_fused(plan, factors):
             from selhn.kernels.hopper import fused_statistics
 
-            return fused_statistics.differentiate(plan, labels, *factors, found, grads)
-        blocks = MatrixBlocks(*factors) if len(factors) == 1 else ProductBlocks(*factors, plan.dtype)
-        return row_gradients.differentiate(plan, blocks, labels, found, grads)
+            return fused_statistics.differentiate(plan, labels, (factors[0], factors[1]), *given)
+        return row_gradients.differentiate(plan, labels, _blocks(plan, factors), *given)
+
+
+def _blocks(plan: Plan, factors: Sequence[Tensor]) -> Blocks:
+    return MatrixBlocks(*factors) if len(factors) == 1 else ProductBlocks(factors[0], factors[1], plan.dtype)
 
 
 SETTINGS = "str names, float[] numbers, int[] counts, bool both, int first, ScalarType dtype"
@@ -138,7 +149,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _derive(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     inputs, kept = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
     found = _compiled_backward(*ctx.settings, *inputs, kept, grads[: 1 + len(_plan(*ctx.settings).asked)])
-    nothing = ([] if one == [] else None for one in ctx.settings)  # torch takes [] for a list of tensors
+    nothing: Iterator[Any] = (
+        [] if one == [] else None for one in ctx.settings
+    )  # torch takes [] for a list of tensors
     return *nothing, None, None, *found
 
 

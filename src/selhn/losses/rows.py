@@ -61,7 +61,7 @@ def reduce(plan: Plan, blocks: Blocks, labels: Labels) -> Found:
     positive = blocks.diagonal(plan.first)
     rows: list[list[Reduced]] = [[] for _ in plan.asked]
     columns: list[list[Reduced]] = [[] for _ in plan.asked]
-    for part in parts(*blocks.shape, blocks.device):
+    for part in parts(blocks.shape[0], blocks.shape[1], blocks.device):
         scores = negatives_of(blocks, part, plan.first, labels)
         for at, (name, constants) in enumerate(plan.asked.items()):
             statistic = STATISTICS[name]

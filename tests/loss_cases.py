@@ -31,6 +31,7 @@ from selhn.losses import (
     TripletSHN,
     TripletWarmUp,
     anchors,
+    row_gradients,
     rows,
 )
 from selhn.losses import hinge as hinge_of
@@ -345,6 +346,7 @@ def blocks_of(height):
     with pytest.MonkeyPatch.context() as patch:
         if height is not None:
             patch.setattr(anchors, "FEW", 0)
+            patch.setattr(row_gradients, "SMALL", 0)
             patch.setattr(rows, "BLOCK", 0)
             patch.setattr(rows, "ROWS", height)
         yield

@@ -16,6 +16,8 @@ from selhn.losses.score_blocks import Blocks, Part
 from selhn.losses.statistics import STATISTICS, Constants, Labels, Statistic
 from selhn.ops.sparse_product import Edges
 
+SMALL = 2**15
+"""So few scores take no longer than waiting for the numbers of anchors that have a gradient."""
 Derive: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """From gradients by the terms of negatives to those by their scores and by the positives."""
 
@@ -89,7 +91,7 @@ def _add_sums(
     """
     height, width = blocks.shape
     pulls = torch.stack([one.grad != 0 for one in sums]).any(0)
-    numbers = pulls.sum(1).tolist()
+    numbers = pulls.sum(1).tolist() if height * width > SMALL else [height] * (1 + plan.both)
     at_once = plan.both and sum(numbers) >= height
     blocks.start(whole=at_once)
     for side, number in enumerate(numbers[:1] if at_once else numbers):

@@ -1,6 +1,6 @@
 """Statistics of rows as one differentiable operation, for autograd and for `torch.compile`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.kernels.hopper.sides import can_fuse, constants_of
+from selhn.kernels.hopper.sides import Constants, can_fuse, constants_of
 from selhn.losses import row_gradients, rows
 from selhn.losses.rows import Found, Plan
 from selhn.losses.score_blocks import Blocks, MatrixBlocks, ProductBlocks
@@ -59,19 +59,18 @@ class RowStatistics(torch.autograd.Function):
         return None, None, *(next(found) if factor.requires_grad else None for factor in factors)
 
 
-def _is_fused(plan: Plan, factors: Sequence[Tensor]) -> bool:
-    """Whether the kernels for Hopper GPUs serve these embeddings and all that is asked."""
-    if len(factors) == 1 or constants_of(plan.asked) is None:
-        return False
-    return can_fuse(factors[0], plan.dtype or factors[0].dtype)
+def _for_kernels(plan: Plan, factors: Sequence[Tensor]) -> Constants | None:
+    """Their constants, if the kernels for Hopper GPUs serve these embeddings and all that is asked."""
+    can = len(factors) == 2 and can_fuse(factors[0], plan.dtype or factors[0].dtype)
+    return constants_of(plan.asked) if can else None
 
 
 def _reduce(plan: Plan, labels: Labels, factors: Sequence[Tensor]) -> Found:
     with torch.autocast(factors[0].device.type, enabled=False):
-        if _is_fused(plan, factors):
+        if (constants := _for_kernels(plan, factors)) is not None:
             from selhn.kernels.hopper import fused_statistics
 
-            return Found(*fused_statistics.reduce(plan, labels, (factors[0], factors[1])))
+            return Found(*fused_statistics.reduce(plan, constants, labels, (factors[0], factors[1])))
         return rows.reduce(plan, _blocks(plan, factors), labels)
 
 
@@ -85,10 +84,10 @@ def _differentiate(
     found = Found.of(plan, kept)
     with torch.autocast(factors[0].device.type, enabled=False):
         given = found.positive, *row_gradients.of_single_scores(plan, found, grads)
-        if _is_fused(plan, factors):
+        if (constants := _for_kernels(plan, factors)) is not None:
             from selhn.kernels.hopper import fused_statistics
 
-            return fused_statistics.differentiate(plan, labels, (factors[0], factors[1]), *given)
+            return fused_statistics.differentiate(plan, constants, labels, (factors[0], factors[1]), *given)
         return row_gradients.differentiate(plan, labels, _blocks(plan, factors), *given)
 
 
@@ -149,9 +148,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _derive(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     inputs, kept = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
     found = _compiled_backward(*ctx.settings, *inputs, kept, grads[: 1 + len(_plan(*ctx.settings).asked)])
-    nothing: Iterator[Any] = (
-        [] if one == [] else None for one in ctx.settings
-    )  # torch takes [] for a list of tensors
+    # A list that is empty counts as a list of tensors.
+    nothing: list[Any] = [[] if setting == [] else None for setting in ctx.settings]
     return *nothing, None, None, *found
 
 

@@ -93,7 +93,7 @@ def reduce(
         _launch(
             fused_triton.reduce_scores, side, texts, ranges[0][rows.start // ROWS :], ranges[1], side.level,
             texts.level, keys[0][:, rows], keys[1], row_sums, column_sums, len(images), rows.start // ROWS,
-            *_scales(constants), NAMES=(*maxima, *sums), MAXIMA=len(maxima),
+            *constants, NAMES=(*maxima, *sums), MAXIMA=len(maxima),
         )  # fmt: skip
         for name, parts, of_rows, of_columns in zip(sums, of_parts, row_sums, column_sums):
             parts[0].append(_over_parts(name, of_rows))
@@ -159,7 +159,7 @@ def add_pulls(
                 fused_triton.pull_scores, side, other, ranges[0][first_row:], ranges[1][first_column:],
                 side.level, other.level, weights[0][rows], weights[1][columns], levels[0][first_row:],
                 levels[1][first_column:], _blocks(tile_pulls, ROWS, COLUMNS // 2), of_rows[first_column:],
-                of_columns[:, :, columns], len(texts), *_scales(constants),
+                of_columns[:, :, columns], len(texts), *constants,
                 NAME=name,
             )  # fmt: skip
             for total, pulled, emb in (
@@ -170,10 +170,6 @@ def add_pulls(
         of_images[:, rows] = of_rows.sum(dim=0)
         of_texts += of_columns.sum(dim=0)
     return of_images, of_texts
-
-
-def _scales(constants: Constants) -> tuple[float, float, float]:
-    return constants.margin, 1 / constants.temperature, constants.bias
 
 
 def _spans(length: int, size: int) -> Iterator[slice]:

@@ -14,15 +14,13 @@ from torch import Tensor
 
 from selhn.kernels.hopper import fused
 from selhn.kernels.hopper.fused import Pair, Side
-from selhn.kernels.hopper.sides import Constants, constants_of
+from selhn.kernels.hopper.sides import Constants
 from selhn.ops.sparse_product import Base, Edges, sparse_product
 
 
-def reduce(plan: Any, labels: Any, embs: Pair) -> tuple[Any, ...]:
+def reduce(plan: Any, constants: Constants, labels: Any, embs: Pair) -> tuple[Any, ...]:
     """Positive scores, statistics, the index of every maximum's winner, and the score there; as `Found` has them."""
     sides = _sides(plan, labels, embs)
-    constants = constants_of(plan.asked)
-    assert constants is not None
     values, winners = fused.reduce(*sides, plan.asked, constants)
 
     def stacked(both: Pair) -> Tensor:
@@ -35,6 +33,7 @@ def reduce(plan: Any, labels: Any, embs: Pair) -> tuple[Any, ...]:
 
 def differentiate(
     plan: Any,
+    constants: Constants,
     labels: Any,
     embs: Pair,
     positive: Float[Tensor, " R"],
@@ -46,8 +45,6 @@ def differentiate(
     sides, given = _sides(plan, labels, embs, positive), embs[0].dtype
     bases: tuple[Base, Base] | tuple[None, None] = (None, None)
     if sums:
-        constants = constants_of(plan.asked)
-        assert constants is not None
         bases, lost = _sum_gradients(plan, sums, *sides, constants)
         of_positive -= lost
     edges = Edges.of_pairs(of_positive, plan.first).joined(winners)
@@ -80,8 +77,8 @@ def _sum_gradients(
     """The gradients of sums over all negatives for both sides, and what the positive scores lose."""
     wide = images.level.dtype
     # In one unit in which the largest is 1024: half precision holds it, and what is far below it. A statistic's
-    # largest derivative by a score is 1, or 1 / temperature.
-    steepness = [1.0 if one.name == "hinge_sum" else 1 / constants.temperature for one in sums]
+    # largest derivative by a score is 1, or the scale.
+    steepness = [1.0 if one.name == "hinge_sum" else constants.scale for one in sums]
     pulled = [one.grad * steep for one, steep in zip(sums, steepness)]
     largest = torch.stack([grad.abs().max() for grad in pulled]).max()
     unit = largest.clamp(min=torch.finfo(wide).tiny) / 1024

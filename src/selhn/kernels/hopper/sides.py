@@ -26,9 +26,9 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 class Constants(NamedTuple):
     """What the statistics of a launch depend on besides the scores."""
 
-    margin: float = 0.0
-    temperature: float = 1.0
-    bias: float = 0.0
+    margin: float
+    scale: float
+    bias: float
 
 
 def can_fuse(emb: Float[Tensor, "B d"], dtype: torch.dtype) -> bool:
@@ -48,4 +48,4 @@ def constants_of(asked: Asked) -> Constants | None:
         for parameter, value in zip(PARAMETERS[name], values):
             if found.setdefault(parameter, value) != value:
                 return None
-    return Constants(**found)
+    return Constants(found.get("margin", 0.0), 1 / found.get("temperature", 1.0), found.get("bias", 0.0))

@@ -92,7 +92,7 @@ def found(call, *inputs):
     value.backward()
     return value.detach(), *(one.grad for one in inputs)
 
-pairs = torch.nn.functional.normalize(torch.randn(2, 6, 8), dim=2)
+pairs = torch.nn.functional.normalize(torch.randn(2, 6, 8, dtype=torch.float64), dim=2)
 derived = set()
 for name in LOSSES:
     torch.compiler.reset()  # a loss is compiled on its own, not as the eighth version of another

@@ -1,9 +1,9 @@
 """Learn and measure the cut-off of the ready model: which pictures are called matches, and when nothing fits well.
 
-    python benchmarks/cutoff.py learn --data f8k_pocket --twin runs/unseen --out src/selhn/pictures/ready/fit.json
+    python benchmarks/cutoff.py learn --data f8k_pocket --twin runs/unseen --out src/selhn/towers/ready/fit.json
     python benchmarks/cutoff.py measure --data f8k_pocket --twin runs/unseen --split test
 
-`learn` is `selhn.search.calibration.calibrate`: it reads the training captions and the dev split, with a twin of the
+`learn` is `selhn.export.calibrate`: it reads the training captions and the dev split, with a twin of the
 shipped model that was trained without dev: scores of pictures that were trained on are too high. `measure` compares
 the shipped fit with one fixed score, and with the score's distance from the same question's scores with background
 pictures in units of their deviation; each has the cut-off that dev gives it for the same precision.
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from selhn.data import Data, Split, load_data
 from selhn.data.batches import image_blocks
+from selhn.eval.stored import digest_of
+from selhn.export.calibration import Questions, calibrate, cut_off, judged, make_questions
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.ready import load_ready_fit, load_ready_model
-from selhn.search.calibration import Questions, calibrate, cut_off, judged, make_questions
-from selhn.search.encoding import digest_of
 from selhn.search.fit import Fit, text_features
 
 REGIONS = 10
@@ -60,7 +60,7 @@ class Rules:
         return {
             "one fixed score": scores,
             "distance from background": (scores - around.mean(1, keepdim=True)) / around.std(1, keepdim=True),
-            "fit": judged(scores, text_features(self.fit.counts, texts), *lines),
+            "fit": judged(scores, torch.from_numpy(text_features(self.fit.counts, texts)), *lines),
         }
 
 

@@ -30,6 +30,7 @@ from PIL import Image
 from report import environment, save, table
 
 from selhn.base.sealed import digest_file
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Extractor, embed_pictures
 from selhn.search import Record
@@ -93,10 +94,10 @@ class Colours:
 
 
 def colours() -> dict:
-    """A model of 512 numbers on such features."""
+    """Towers of 512 numbers on such features."""
     torch.manual_seed(0)
     model = create_model("rvse", tokenizer=Vocabulary.build(["a ball"], 1), feature_dim=4, dim=512).eval()
-    return {"model": model, "extractor": Extractor(Colours())}
+    return {"towers": towers_of(model, Extractor(Colours()))}
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -214,7 +215,7 @@ def measure(arguments, base: Path) -> str:
 
 def write_vectors(folder: Path, model, number: int) -> Shards:
     """Shards of 1,000 random vectors each."""
-    identity = Identity.of(model, "float32", {})
+    identity = Identity.of(towers_of(model), "float32", {})
     entries = (
         [{"path": f"/pictures/{shard:04}/{n:03}.jpg"} for n in range(1000)] for shard in range(number // 1000)
     )
@@ -229,7 +230,7 @@ def write_vectors(folder: Path, model, number: int) -> Shards:
 
 def measure_reading(arguments, base: Path) -> str:
     """Memory of `selhn index` of such a folder, every half second."""
-    model = colours()["model"]
+    model = colours()["towers"].matcher
     model.save(base / "model")
     start = time.monotonic()
     shards = write_vectors(base / "embeddings", model, arguments.read)

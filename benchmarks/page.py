@@ -26,6 +26,8 @@ from typing import Any
 
 from report import environment, save, table
 
+from selhn.export import towers_of
+
 SHAPES = ((1200, 800), (800, 1200), (1000, 1000), (1600, 900), (1200, 900))
 DIFFERENT, WIDTH = 200, 64
 FIRST = """document.addEventListener("load", (event) => {
@@ -69,7 +71,7 @@ def make(folder: Path, number: int) -> None:
         )
     torch.manual_seed(0)
     model = create_model("rvse", tokenizer=Vocabulary.build(["a dog"], 1), feature_dim=4, dim=WIDTH).eval()
-    index = Index.create(model, folder / "index")
+    index = Index.create(towers_of(model), folder / "index")
     random.seed(0)
 
     def items() -> Any:

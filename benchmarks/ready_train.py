@@ -28,10 +28,10 @@ from selhn.data import Augmentation, Batches, DenseFeatures, Features, Pairs, Pr
 from selhn.data.formats.pocket import PocketFeatures, read_projection
 from selhn.diagnose import parameter_norms
 from selhn.eval import recall_from_embeddings
+from selhn.export.calibration import content_words, make_questions
 from selhn.losses import AbstractLoss, create_loss
 from selhn.models import VSE, create_model
 from selhn.pictures.ready import HEADS_FILE, LEFT, RIGHT, SCALE, WORD_VECTORS, adapted
-from selhn.search.calibration import content_words, make_questions
 from selhn.search.fit import words_of
 from selhn.text import Tokenizer
 from selhn.training import TrainConfig, get_recipe, override

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from report import environment, save, table
 
-from selhn.eval import Metrics, evaluate
-from selhn.search import Index, Reranker, rerank_split
+from selhn.eval import Metrics, PairScorer, evaluate, rerank_split
+from selhn.export import towers_of
+from selhn.search import Index, Reranker
 from selhn.training import open_run
 
 REPEATS = 30
@@ -49,7 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     (first, data), (second, _) = open_run(arguments.recaller), open_run(arguments.reranker)
     split = data[arguments.split]
-    index, reranker = Index.build(first, split), Reranker.of_split(second, split)
+    index, reranker = Index.build(towers_of(first), split), Reranker(PairScorer.of_split(second, split))
     texts = [split.captions[5 * number] for number in range(REPEATS + 3)]
     alone = milliseconds(lambda number: index.search(texts[number], k=10))
     rows = [[f"{first.name} alone", _row(evaluate(first, split)), f"{alone:.1f}"]]

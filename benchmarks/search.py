@@ -23,6 +23,7 @@ import torch
 from report import environment, save, table
 from torch.nn.functional import normalize
 
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.search import Index, Item, Query
 from selhn.text import Vocabulary
@@ -56,7 +57,7 @@ def clustered(size: int, seed: int = 0, width: int = WIDTH) -> torch.Tensor:
 def filled(model, vectors: torch.Tensor, folder: Path, precision: str) -> tuple[Index, float]:
     """An index of vectors, and the seconds it took to write."""
     start = time.perf_counter()
-    index = Index.create(model, folder, precision=precision)
+    index = Index.create(towers_of(model), folder, precision=precision)
     index.add(Item(str(row), vector=vector, metadata={"row": row}) for row, vector in enumerate(vectors))
     return index, time.perf_counter() - start
 

@@ -47,8 +47,8 @@ def serve_examples(most: int) -> None:
     service = Service(collection)
     thread = ThreadPoolExecutor(1)
     service.queries = Batcher(collection.answer, most, service.metrics.batches.observe, thread)
-    service.extractions = Batcher(
-        lambda pictures, wanted: collection.extract(pictures), min(most, PICTURES_AT_ONCE), thread=thread
+    service.pictures = Batcher(
+        lambda prepared, wanted: collection.embed(prepared), min(most, PICTURES_AT_ONCE), thread=thread
     )
     listening = listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
@@ -196,8 +196,8 @@ def bare_calls(texts: list[str], pictures: list[bytes]) -> dict[str, Callable[[i
 
     def by_picture(row: int) -> object:
         prepared = collection.library.prepare(pictures[row % len(pictures)], 10**8)
-        (regions,) = collection.extract([prepared])
-        return collection.answer([Query(image=regions, k=K)])
+        (vector,) = collection.embed([prepared])
+        return collection.answer([Query(image=vector, k=K)])
 
     return {"text": lambda row: collection.index.search(texts[row % len(texts)], k=K), "picture": by_picture}
 

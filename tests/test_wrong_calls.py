@@ -12,6 +12,7 @@ from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.data import register_format
 from selhn.diagnose import Probe, Watch
 from selhn.eval import encode_split, measure_split, score_split
+from selhn.export import towers_of
 from selhn.losses import TripletSelHN
 from selhn.models import vse
 from selhn.search import Item
@@ -64,12 +65,22 @@ CALLS = {
     "train, a loss that returns nothing": (lambda m, d: train(m, d, lambda scores: None), "got None: return a 0-d"),
     "evaluate, all splits": (lambda m, d: selhn.evaluate(m, d), "split must be .*got Data: .*data.test"),
     "evaluate, swapped": (lambda m, d: selhn.evaluate(d.test, m), "model must be .*got Split: the model comes first"),
-    "Index.build, names": (lambda m, d: selhn.Index.build(m, ["dog.jpg"]), "an item must be .*'dog.jpg': give Item("),
-    "Index.build, arrays": (
-        lambda m, d: selhn.Index.build(m, [Item("dog.jpg", torch.rand(3, 16).numpy())]),
-        "must be tensors, got ndarray: use torch.as_tensor",
+    "Index.build, a model": (
+        lambda m, d: selhn.Index.build(m, []),
+        "a VSE is none: for a model, Index.build(towers_of(model), ...)",
     ),
-    "Index.get, a number": (lambda m, d: selhn.Index.build(m, []).get(3), "there is no item '3' in the index"),
+    "Index.build, names": (
+        lambda m, d: selhn.Index.build(towers_of(m), ["dog.jpg"]),
+        "an item must be .*'dog.jpg': give Item(",
+    ),
+    "Index.build, lists": (
+        lambda m, d: selhn.Index.build(towers_of(m), [Item("dog.jpg", [[0.5] * 16])]),
+        "must be tensors or arrays, got list: use torch.as_tensor or np.asarray",
+    ),
+    "Index.get, a number": (
+        lambda m, d: selhn.Index.build(towers_of(m), []).get(3),
+        "there is no item '3' in the index",
+    ),
     "score_split, swapped": (lambda m, d: score_split(d.test, m), "model must be .*got Split"),
     "encode_split, all splits": (lambda m, d: encode_split(m, d), "split must be .*got Data"),
     "measure_split, all splits": (lambda m, d: measure_split(torch.zeros(2, 2), d), "split must be .*got Data"),

@@ -6,12 +6,22 @@ Names are loaded when first used, so `import selhn` does not wait for torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from selhn.base.names import NAMED_CLASSES, NAMED_FITS, NAMED_LIBRARIES, NAMED_MODELS
+from selhn.base.names import (
+    MODEL_TOWERS,
+    NAMED_CLASSES,
+    NAMED_FITS,
+    NAMED_LIBRARIES,
+    NAMED_MODELS,
+    NAMED_TOWERS,
+)
 from selhn.base.version import __version__
 
 NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
+NAMED_TOWERS["ready"] = "selhn.towers.ready:open_ready"
 NAMED_LIBRARIES |= dict.fromkeys(("transformers", "open_clip"), "selhn.pictures.two_towers:load_two_towers")
 NAMED_FITS["ready"] = "selhn.pictures.ready:load_ready_fit"
+MODEL_TOWERS["open"] = "selhn.export.matcher_towers:open_model"
+MODEL_TOWERS["open_named_in_file"] = "selhn.export.matcher_towers:open_model_named_in_file"
 NAMED_CLASSES["pictures"] = "selhn.pictures:Library"
 
 _HOME = {
@@ -27,7 +37,9 @@ _HOME = {
     "list_models": "selhn.models",
     "load_data": "selhn.data",
     "load_model": "selhn.models",
+    "open_towers": "selhn.towers",
     "recall": "selhn.eval",
+    "towers_of": "selhn.export",
     "train": "selhn.training",
 }
 
@@ -45,17 +57,21 @@ __all__ = [
     "list_models",
     "load_data",
     "load_model",
+    "open_towers",
     "recall",
+    "towers_of",
     "train",
 ]
 
 if TYPE_CHECKING:
     from selhn.data import load_data
     from selhn.eval import Metrics, evaluate, recall
+    from selhn.export import towers_of
     from selhn.losses import TripletSelHN, create_loss, list_losses
     from selhn.models import adapt, create_model, list_models, load_model
     from selhn.search import Index
     from selhn.text import Vocabulary
+    from selhn.towers import open_towers
     from selhn.training.loop import train
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from selhn.base import untrusted
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.plain_yaml import parse_yaml
 from selhn.base.untrusted import (
     open_array,
-    parse_yaml,
     read_archive,
     read_integers,
     read_json,

@@ -7,7 +7,6 @@ from picture_cases import TinyBackbone, encoded, photo
 from selhn.cli import main
 from selhn.models import create_model
 from selhn.pictures import Extractor
-from selhn.pictures import library as library_module
 from selhn.text import Vocabulary
 
 pytest.importorskip("pyarrow", reason="Parquet needs the extra export")
@@ -26,7 +25,7 @@ def test_pictures_to_shards_to_an_index(tmp_path, monkeypatch, capsys):
     words = Vocabulary.build(["a red ball"], 1)
     create_model("rvse", tokenizer=words, feature_dim=4, dim=8).save(model)
     monkeypatch.setattr(
-        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
+        "selhn.export.matcher_towers.load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
     )
     pictures = tmp_path / "Pictures"
     pictures.mkdir()

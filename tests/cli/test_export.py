@@ -1,19 +1,22 @@
 """`selhn export` as a person meets it."""
 
-import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from model_cases import make_model
+from tower_cases import WIDTH, write_towers
 from typer.testing import CliRunner
 
+from selhn.base.errors import SelhnError
 from selhn.cli.export import export_app
 from selhn.data import load_data
+from selhn.export import towers_of
 from selhn.models import create_model
-from selhn.pictures import ready
 from selhn.search import Index, Item
 from selhn.text import Vocabulary
+from selhn.towers import Description
 
 RUNNER = CliRunner()
 
@@ -28,7 +31,7 @@ def say(*words):
 def test_an_index(tmp_path):
     pytest.importorskip("pyarrow", reason="Parquet needs the extra export")
     items = [Item(f"i{n}", torch.rand(2, 12), captions=("word1", f"word{n}")) for n in range(5)]
-    Index.build(make_model("rvse"), items, tmp_path / "index")
+    Index.build(towers_of(make_model("rvse")), items, tmp_path / "index")
     assert "5 rows in" in say("embeddings", tmp_path / "index", tmp_path / "out")
     assert np.load(tmp_path / "out" / "img_emb" / "img_emb_0.npy").shape == (5, 16)
     assert "10 rows in" in say("embeddings", tmp_path / "index", tmp_path / "pairs", "--rows", "pair")
@@ -48,26 +51,25 @@ def test_a_saved_model_encodes_its_data(tmp_path):
     assert "text_emb" in said
 
 
-def test_onnx(tmp_path, monkeypatch):
-    pytest.importorskip("onnxscript", reason="ONNX files need the extra onnx")
-    pytest.importorskip("onnxruntime", reason="ONNX files need the extra onnx")
-    calls = []
-    monkeypatch.setattr(
-        "selhn.export.export_towers", lambda *given: calls.append(given) or exported(given[1])
+def test_towers(tmp_path, monkeypatch):
+    calls, folder = [], write_towers(tmp_path / "towers", regions=True)
+
+    def exported(source, out, *how):
+        calls.append((source, *how))
+        shutil.copytree(folder, out)
+        return Description.read(out)
+
+    monkeypatch.setattr("selhn.export.export_source", exported)
+    said = say("towers", "runs/rvse", tmp_path / "out", "--data", "world")
+    assert calls == [("runs/rvse", None, "world")]
+    assert (
+        f"tiny, {WIDTH} numbers, from regions: image.onnx, text.onnx, tokenizer.json, towers.json in" in said
     )
-    make_model("vsepp").save(tmp_path / "model")
-    assert "vsepp, d = 16: towers.json in" in say("onnx", tmp_path / "model", tmp_path / "out")
-    assert (calls[0][0].name, calls[0][2]) == ("vsepp", {})
-    monkeypatch.setattr(ready, "load_ready_model", lambda: make_model("rvsepp"))
-    monkeypatch.setattr(
-        "selhn.pictures.load_extractor", lambda: type("Extractor", (), {"identity": "features of a test"})()
-    )
-    monkeypatch.chdir(tmp_path)
-    say("onnx", "ready", "second")
-    assert (calls[1][0].name, calls[1][2]) == ("rvsepp", {"regions": "features of a test"})
+    assert "pictures cannot be indexed with these towers" in said
+    say("towers", "runs/rvse", tmp_path / "second", "--extractor", "ready")
+    assert calls[1] == ("runs/rvse", "ready", None)
 
 
-def exported(folder):
-    folder.mkdir()
-    (folder / "towers.json").write_text(json.dumps({}))
-    return {"model": {"name": "vsepp"}, "d": 16, "largest_difference": {"image": 1e-7, "text": 2e-7}}
+def test_the_name_before_says_the_new_one(tmp_path):
+    with pytest.raises(SelhnError, match="selhn export towers RUN OUT"):
+        say("onnx", "RUN", "OUT")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, photo
+from picture_cases import TinyBackbone, encoded, photo, stand_in
 from PIL import Image, ImageFont
 
 from selhn.base.errors import NotFound, SelhnError
@@ -16,6 +16,7 @@ from selhn.cli.index import index as index_command
 from selhn.cli.index import search
 from selhn.cli.search import DEFAULT_INDEX, fill_index, find_hits, index_path
 from selhn.data import import_data, load_data
+from selhn.export import towers_of
 from selhn.models import create_model, load_model
 from selhn.pictures import Extractor, Library
 from selhn.pictures.how_far import HowFarFile
@@ -87,7 +88,7 @@ def test_indexing_that_was_stopped_continues(saved, world, tmp_path):
 
 
 def test_what_is_missing(saved, tmp_path):
-    for path in (Index.create(load_model(saved), tmp_path / "made").path, tmp_path / "none"):
+    for path in (Index.create(towers_of(load_model(saved)), tmp_path / "made").path, tmp_path / "none"):
         with pytest.raises(ValueError, match="nothing to index: name a folder of pictures"):
             fill_index(None, path, None)
     with pytest.raises(ValueError, match="there is no index .* yet: name a run"):
@@ -95,7 +96,7 @@ def test_what_is_missing(saved, tmp_path):
     with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index ~/Pictures`"):
         ask(["a dog"], tmp_path / "none")
     with pytest.raises(ValueError, match="write `selhn search"):
-        ask([], Index.create(load_model(saved), tmp_path / "made2").path)
+        ask([], Index.create(towers_of(load_model(saved)), tmp_path / "made2").path)
     with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is not one"):
         fill_index("world", tmp_path / "none", saved, captions=tmp_path)
     with pytest.raises(
@@ -114,10 +115,7 @@ def pictures(tmp_path, monkeypatch):
             "rvse", tokenizer=Vocabulary.build(["a red ball"], 1), feature_dim=4, dim=8
         ).eval()
 
-    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr(
-        "selhn.pictures.library.load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
-    )
+    stand_in(small_model, lambda: Extractor(TinyBackbone()), monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@ import torch
 from model_cases import make_model
 
 from selhn.data import load_data
+from selhn.export import towers_of
 from selhn.export.clip_retrieval import Embedded, embeddings_of_index, embeddings_of_split
 from selhn.search import Index, Item, Record
 from selhn.text import Vocabulary
@@ -32,7 +33,7 @@ def test_a_row_a_caption():
 
 def test_an_index_without_what_was_deleted():
     model, index = make_model("rvse"), None
-    index = Index.create(model)
+    index = Index.create(towers_of(model))
     items = [
         Item(f"i{n}", torch.rand(2, 12), None, tuple(f"word{n} word{m}" for m in range(n % 3)))
         for n in range(7)

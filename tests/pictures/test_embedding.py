@@ -13,6 +13,7 @@ from picture_cases import TinyBackbone, encoded, photo
 from selhn.base.errors import Damaged, Linked, Locked, MissingExtra, NotFound, SelhnError
 from selhn.base.files import writing
 from selhn.base.sealed import write_sealed_json
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, embed_pictures
 from selhn.search import Index
@@ -50,7 +51,7 @@ def pictures(tmp_path_factory):
 def embed(source, out, rows=4, backbone=None, **how):
     extractor = Extractor(backbone or TinyBackbone())
     return embed_pictures(
-        source, out, model=MODEL, extractor=extractor, rows_per_shard=rows, quiet=True, **how
+        source, out, towers=towers_of(MODEL), extractor=extractor, rows_per_shard=rows, quiet=True, **how
     )
 
 
@@ -142,7 +143,7 @@ def test_the_same_bits_for_any_number_of_workers_and_as_in_an_index(pictures, wh
     for workers in (1, 5):
         embed(pictures, tmp_path / str(workers), workers=workers)
         assert content(tmp_path / str(workers)) == content(whole)
-    library = Library.create(tmp_path / "index", MODEL, Extractor(TinyBackbone()))
+    library = Library.create(tmp_path / "index", towers_of(MODEL), Extractor(TinyBackbone()))
     library.apply(library.plan(Library.scan(pictures)), cache=tmp_path / "cache", quiet=True)
     vectors = torch.cat([images for _, images, _ in library.index.embeddings()])
     assert torch.allclose(vectors, torch.stack([item.vector for item in items(whole)]), atol=1e-3)
@@ -235,29 +236,31 @@ def test_retry_makes_shards_again_that_left_pictures_out(pictures, tmp_path):
 
 
 def test_an_index_from_shards(pictures, whole, tmp_path):
-    index = index_embeddings(whole, tmp_path / "index", MODEL, quiet=True)
+    index = index_embeddings(whole, tmp_path / "index", towers_of(MODEL), quiet=True)
     assert len(index) == NUMBER
-    direct = Library.create(tmp_path / "direct", MODEL, Extractor(TinyBackbone()))
+    direct = Library.create(tmp_path / "direct", towers_of(MODEL), Extractor(TinyBackbone()))
     direct.apply(direct.plan(Library.scan(pictures)), cache=tmp_path / "cache", quiet=True)
     ours, theirs = (found.search("a red ball", k=NUMBER) for found in (index, direct.index))
     assert np.allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=2e-3)
-    assert len(index_embeddings(whole, tmp_path / "index", MODEL, quiet=True)) == NUMBER  # nothing twice
+    assert (
+        len(index_embeddings(whole, tmp_path / "index", towers_of(MODEL), quiet=True)) == NUMBER
+    )  # nothing twice
     library = Library(Index.load(tmp_path / "index"), Extractor(TinyBackbone()))
     assert library.plan(Library.scan(pictures)).unchanged == NUMBER
     torch.manual_seed(1)  # other weights than MODEL has, whatever ran before
     other = create_model("rvse", tokenizer=MODEL.tokenizer, feature_dim=4, dim=8)
     with pytest.raises(SelhnError, match="another model"):
-        index_embeddings(whole, tmp_path / "other", other)
+        index_embeddings(whole, tmp_path / "other", towers_of(other))
     foreign = tmp_path / "foreign"  # as clip-retrieval writes it: without a manifest
     for kind in ("img_emb", "metadata"):
         shutil.copytree(whole / kind, foreign / kind)
-    assert len(index_embeddings(foreign, tmp_path / "foreign.index", MODEL, quiet=True)) == NUMBER
+    assert len(index_embeddings(foreign, tmp_path / "foreign.index", towers_of(MODEL), quiet=True)) == NUMBER
     with pytest.raises(SelhnError, match="--model"):
         index_embeddings(foreign, tmp_path / "none")
     table = parquet.read_table(foreign / "metadata" / "metadata_1.parquet")
     parquet.write_table(table.slice(1), foreign / "metadata" / "metadata_1.parquet")
     with pytest.raises(Damaged, match="does not have the 3 rows"):
-        index_embeddings(foreign, tmp_path / "short", MODEL, quiet=True)
+        index_embeddings(foreign, tmp_path / "short", towers_of(MODEL), quiet=True)
 
 
 def test_another_command_on_a_folder_that_was_begun(pictures, whole, tmp_path):
@@ -269,9 +272,13 @@ def test_another_command_on_a_folder_that_was_begun(pictures, whole, tmp_path):
     torch.manual_seed(1)  # other weights than MODEL has, whatever ran before
     other = create_model("rvse", tokenizer=MODEL.tokenizer, feature_dim=4, dim=8)
     with pytest.raises(SelhnError, match="another model"):
-        embed_pictures(pictures, out, model=other, extractor=Extractor(TinyBackbone()), rows_per_shard=4)
+        embed_pictures(
+            pictures, out, towers=towers_of(other), extractor=Extractor(TinyBackbone()), rows_per_shard=4
+        )
     with pytest.raises(SelhnError, match="another features"):
-        embed_pictures(pictures, out, model=MODEL, extractor=Extractor(TinyBackbone(), 2), rows_per_shard=4)
+        embed_pictures(
+            pictures, out, towers=towers_of(MODEL), extractor=Extractor(TinyBackbone(), 2), rows_per_shard=4
+        )
     with writing(out), pytest.raises(Locked):
         embed(pictures, out)
     (tmp_path / "notes").mkdir()
@@ -374,7 +381,7 @@ def test_a_link_in_a_folder_of_embeddings_is_refused(pictures, whole, tmp_path, 
     for use in (
         lambda: embed(pictures, out),
         lambda: items(out),
-        lambda: index_embeddings(out, tmp_path / "i", MODEL),
+        lambda: index_embeddings(out, tmp_path / "i", towers_of(MODEL)),
     ):
         with pytest.raises(Linked):
             use()

@@ -4,13 +4,12 @@ import struct
 
 import numpy as np
 import pytest
-from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, photo, with_size
+from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, photo, stand_in, with_size
 from PIL import Image
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.cli.data import data_import
 from selhn.pictures import Extractor, index_pictures, picture_files
-from selhn.pictures import library as library_module
 from selhn.pictures.decoder_processes import end_decoders
 from selhn.pictures.decoding import decode_picture, header_facts
 from selhn.pictures.picture_files import find_pictures
@@ -177,10 +176,7 @@ def folder(tmp_path, monkeypatch):
     """One of each, beside what is not followed."""
     from pictures.test_library import small_model
 
-    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr(
-        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
-    )
+    stand_in(small_model, lambda: Extractor(TinyBackbone()), monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = tmp_path / "Pictures"
     (place / ".trash").mkdir(parents=True)

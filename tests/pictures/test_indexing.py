@@ -3,8 +3,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, photo
+from picture_cases import TinyBackbone, encoded, photo, stand_in
 
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, indexing
 from selhn.pictures.indexing import example_facts, open_examples
@@ -49,28 +50,28 @@ def test_every_example_names_its_licence_and_its_origin():
 
 
 def test_they_are_indexed_once(few, tmp_path):
-    first = open_examples(None, small_model(), Extractor(few))
+    first = open_examples(None, towers_of(small_model()), Extractor(few))
     assert len(first.index) == 3
     assert first.index.path == tmp_path / "cache" / "selhn" / "examples.index"
     record = first.index.get(first.index.ids()[0])
     assert record.metadata["license"].startswith("CC BY")
     assert first.picture(record.id).name == record.id
     few.calls.clear()
-    again = open_examples(None, small_model(), Extractor(few))
+    again = open_examples(None, towers_of(small_model()), Extractor(few))
     assert not few.calls
     assert again.index.ids() == first.index.ids()
 
 
 def test_an_index_of_another_model_or_a_half_written_one_is_made_again(few, tmp_path):
     folder = tmp_path / "i"
-    open_examples(folder, small_model(), Extractor(few))
+    open_examples(folder, towers_of(small_model()), Extractor(few))
     other = small_model("vse_fc")
-    assert len(open_examples(folder, other, Extractor(few)).index) == 3
-    index = Index.load(folder, other)
+    assert len(open_examples(folder, towers_of(other), Extractor(few)).index) == 3
+    index = Index.load(folder, towers_of(other))
     index.delete(index.ids()[:1])
-    assert len(open_examples(folder, other, Extractor(few)).index) == 3
+    assert len(open_examples(folder, towers_of(other), Extractor(few)).index) == 3
     (folder / "manifest.json").write_text("{}")
-    assert len(open_examples(folder, other, Extractor(few)).index) == 3
+    assert len(open_examples(folder, towers_of(other), Extractor(few)).index) == 3
 
 
 def test_several_who_need_them_at_the_same_time_make_them_once(few, tmp_path, monkeypatch):
@@ -81,7 +82,9 @@ def test_several_who_need_them_at_the_same_time_make_them_once(few, tmp_path, mo
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "left.txt").write_text("of a version that was killed")
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: open_examples(tmp_path / "i", model, extractor), range(4)))
+        found = list(
+            threads.map(lambda _: open_examples(tmp_path / "i", towers_of(model), extractor), range(4))
+        )
     assert len(made) == 1
     assert [len(library.index) for library in found] == [3] * 4
     assert found[0].index.path == tmp_path / "i"
@@ -92,13 +95,11 @@ def test_several_who_need_them_at_the_same_time_make_them_once(few, tmp_path, mo
 def test_they_are_an_index_like_any_other(few, tmp_path, monkeypatch, capsys):
     """`selhn search --index` and `Library.open` read how its features were made."""
     from selhn.cli.index import search
-    from selhn.pictures import library
 
-    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr(library, "load_extractor", lambda name, device="cpu": {"ready": Extractor(few)}[name])
+    stand_in(small_model, lambda: Extractor(few), monkeypatch)
     index = open_examples().index
     assert index.about == {"model": "ready", "extractor": "ready", "features": Extractor(few).identity}
-    assert Library.open(index.path).regions(tmp_path / "pictures" / index.ids()[0]).shape == (10, 4)
+    assert Library.open(index.path).vector(tmp_path / "pictures" / index.ids()[0]).shape == (8,)
     capsys.readouterr()
     search(["a red dog"], index.path, like=str(tmp_path / "pictures" / index.ids()[0]))
     assert len(capsys.readouterr().out.splitlines()) == 3
@@ -107,9 +108,12 @@ def test_they_are_an_index_like_any_other(few, tmp_path, monkeypatch, capsys):
 def test_an_index_of_a_version_that_meant_something_else_is_made_again(few, tmp_path):
     path = tmp_path / "i"
     Index.create(
-        small_model(), path, keep_model=False, about={"extractor": Extractor(few).identity, "pictures": 3}
+        towers_of(small_model()),
+        path,
+        keep_towers=False,
+        about={"extractor": Extractor(few).identity, "pictures": 3},
     )
-    assert len(open_examples(path, small_model(), Extractor(few)).index) == 3
+    assert len(open_examples(path, towers_of(small_model()), Extractor(few)).index) == 3
 
 
 def test_a_line_break_in_a_file_name_is_no_line_of_its_own(tmp_path, monkeypatch):
@@ -120,7 +124,7 @@ def test_a_line_break_in_a_file_name_is_no_line_of_its_own(tmp_path, monkeypatch
     forged = "\n0 pictures added, 0 changed, 90 removed\x1b[31m"
     for name in (f"a{forged}.png", f"b.x{forged}"):
         (folder / name).write_bytes(b"no picture")
-    library = Library.create(tmp_path / "i", small_model(), Extractor(TinyBackbone()))
+    library = Library.create(tmp_path / "i", towers_of(small_model()), Extractor(TinyBackbone()))
     plan = library.plan(library.scan(folder))
     for told in (str(plan), str(library.apply(plan, quiet=True))):
         assert r"\n0 pictures added, 0 changed, 90 removed\x1b[31m" in told

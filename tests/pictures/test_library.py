@@ -25,14 +25,15 @@ from picture_cases import (
     need_ready_model,
     photo,
     shut_off,
+    stand_in,
 )
 from PIL import Image
 
 from selhn.base.errors import Locked, NotFound, SelhnError
 from selhn.base.progress import Progress
+from selhn.export import towers_of
 from selhn.models import create_model
-from selhn.pictures import Extractor, Library, index_pictures
-from selhn.pictures import library as library_module
+from selhn.pictures import Extractor, Library, index_pictures, open_picture
 from selhn.pictures.examples import PICTURES
 from selhn.pictures.extraction import PictureRegions, in_blocks
 from selhn.pictures.picture_folders import default_index, picture_id
@@ -54,8 +55,7 @@ def small_model():
 def ready(monkeypatch, tmp_path):
     """Small models in place of those that are packages of their own; gives what the backbone computed."""
     backbone = TinyBackbone()
-    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(backbone))
+    stand_in(small_model, lambda: Extractor(backbone), monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     return backbone.calls
@@ -185,11 +185,11 @@ def test_two_at_once(ready, folder, monkeypatch):
 
 
 def test_an_index_of_other_things(ready, folder, tmp_path, monkeypatch):
-    Index.create(small_model(), tmp_path / "data.index")
+    Index.create(towers_of(small_model()), tmp_path / "data.index")
     with pytest.raises(SelhnError, match="was not made from pictures"):
         index_pictures(folder, tmp_path / "data.index", quiet=True)
     with pytest.raises(SelhnError, match="was not made from pictures"):
-        Library.open(tmp_path / "data.index").regions(folder / "0.png")
+        Library.open(tmp_path / "data.index").vector(folder / "0.png")
     index_pictures(folder, quiet=True)
     with pytest.raises(SelhnError, match="was made with the extractor ready"):
         index_pictures(folder, extractor="timm:resnet18")
@@ -200,13 +200,11 @@ def test_other_weights_are_refused_wherever_they_would_be_used(ready, folder, tm
     index_pictures(folder, quiet=True)
     (tmp_path / "copy.png").write_bytes((folder / "0.png").read_bytes())
     (folder / "new.png").write_bytes(encoded(photo(91), "PNG"))
-    monkeypatch.setattr(
-        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone(), cells=2)
-    )
+    stand_in(small_model, lambda: Extractor(TinyBackbone(), cells=2), monkeypatch)
     for use in (
         lambda library: library.apply(library.plan(library.scan(folder)), quiet=True),
         lambda library: library.query(like=str(tmp_path / "copy.png")),
-        lambda library: library.regions(folder / "0.png"),
+        lambda library: library.vector(folder / "0.png"),
         lambda library: library.prepare(encoded(photo(1))),
         lambda library: library.add(encoded(photo(1))),
     ):
@@ -272,7 +270,7 @@ def test_the_cache_is_opened_once_and_asked_by_key(ready, folder, monkeypatch):
 
 def test_a_model_of_ones_own(ready, folder, tmp_path):
     done = index_pictures(
-        folder, tmp_path / "i", model=small_model(), extractor="efficientnet_lite0", quiet=True
+        folder, tmp_path / "i", towers=towers_of(small_model()), extractor="efficientnet_lite0", quiet=True
     )
     assert done.index.about == {
         "extractor": "efficientnet_lite0",
@@ -282,7 +280,9 @@ def test_a_model_of_ones_own(ready, folder, tmp_path):
     words = Vocabulary.build(["a dog"], 1)
     with pytest.raises(SelhnError, match="rvse takes features of 7 numbers and ready gives 4"):
         index_pictures(
-            folder, tmp_path / "j", model=create_model("rvse", tokenizer=words, feature_dim=7, dim=8)
+            folder,
+            tmp_path / "j",
+            towers=towers_of(create_model("rvse", tokenizer=words, feature_dim=7, dim=8)),
         )
     assert not (tmp_path / "j").exists()
 
@@ -386,11 +386,15 @@ def test_answers_show_themselves_in_a_notebook(ready, folder):
     assert "images" in repr(index)
 
 
-def test_regions_to_ask_with(ready, folder):
+def test_vectors_to_ask_with(ready, folder):
     index = index_pictures(folder, quiet=True).index
-    regions = Library(index).regions(folder / "0.png")
-    assert regions.shape == (10, 4)
-    hits = index.search(image=regions, find="image")
+    vector = Library(index).vector(folder / "0.png")
+    assert vector.shape == (8,)
+    hits = index.search(image=vector, find="image")
+    extractor = Library(index).towers.extractor
+    regions = extractor([open_picture(folder / "0.png").image])[0]
+    same = index.search(image=regions, find="image")
+    assert [hit.id for hit in same] == [hit.id for hit in hits], "regions may be asked with too"
     assert hits[0].id == picture_id(folder / "0.png")
     with Image.open(folder / "0.png") as picture:
         for image in (folder / "0.png", str(folder / "0.png"), picture):
@@ -400,7 +404,7 @@ def test_regions_to_ask_with(ready, folder):
     with pytest.raises(NotFound):
         index.search(image=str(folder / "nothing.png"))
     with pytest.raises(NotFound):
-        Library(index).regions(folder / "nothing.png")
+        Library(index).vector(folder / "nothing.png")
 
 
 def test_a_full_disk_leaves_the_index_as_it_was(ready, folder, tmp_path):
@@ -608,22 +612,23 @@ def test_a_device_that_is_not_there(ready, folder):
 )
 def test_an_index_has_nothing_downloaded_unless_the_user_asks(ready, folder, tmp_path, monkeypatch, name):
     loaded, path = [], tmp_path / "i"
-    index_pictures(folder, path, model=small_model(), extractor=name, quiet=True)
+    index_pictures(folder, path, towers=towers_of(small_model()), extractor=name, quiet=True)
     monkeypatch.setattr(
-        library_module, "load_extractor", lambda *what: loaded.append(what) or Extractor(TinyBackbone())
+        "selhn.export.matcher_towers.load_extractor",
+        lambda *what: loaded.append(what) or Extractor(TinyBackbone()),
     )
     (folder / "new.png").write_bytes(encoded(photo(9), "PNG"))
     for use in (
-        lambda: Library.open(path).extractor,
+        lambda: Library.open(path).towers,
         lambda: Library.open(path).query(like=str(folder / "new.png")),
         lambda: index_pictures(folder, path, quiet=True),
         lambda: Collection(Library.open(path)),
-        lambda: Library.open(path, extractor="timm:other").extractor,
+        lambda: Library.open(path, extractor="timm:other").towers,
     ):
         with pytest.raises(SelhnError, match="extractor"):
             use()
     assert len(Library.open(path).index.search("a dog")) == 5
     assert loaded == []
-    assert Library.open(path, extractor=Extractor(TinyBackbone())).extractor is not None
+    assert Library.open(path, extractor=Extractor(TinyBackbone())).towers is not None
     assert index_pictures(folder, path, extractor=name, quiet=True).added == 1
     assert Library.open(path, extractor=name).query(like=str(folder / "0.png")).like is not None

@@ -9,6 +9,7 @@ import torch
 from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, huge_png, photo
 
 from selhn.base.errors import Linked, SelhnError
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures.picture_files import drawn
@@ -23,7 +24,7 @@ NUMBER = 3
 @pytest.fixture
 def library(tmp_path, monkeypatch):
     extractor = Extractor(TinyBackbone())
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": extractor)
+    monkeypatch.setattr("selhn.export.matcher_towers.load_extractor", lambda name, device="cpu": extractor)
     (tmp_path / "Pictures").mkdir()
     for number in range(NUMBER):
         (tmp_path / "Pictures" / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
@@ -31,7 +32,9 @@ def library(tmp_path, monkeypatch):
     words = Vocabulary.build(["a red dog", "a blue dog", "a grey dog"], 1)
     model = create_model("rvse", tokenizer=words, feature_dim=4, dim=8).eval()
     path, cache = tmp_path / "pictures.index", tmp_path / "cache"
-    index_pictures(tmp_path / "Pictures", path, model=model, extractor="tiny", quiet=True, cache=cache)
+    index_pictures(
+        tmp_path / "Pictures", path, towers=towers_of(model), extractor="tiny", quiet=True, cache=cache
+    )
     return Library.open(path)
 
 
@@ -86,10 +89,10 @@ def test_adding_changing_deleting(library, tmp_path):
 
 def test_what_was_added_stays_when_the_folder_is_indexed_again(library, tmp_path):
     name = library.add(encoded(photo(77)), 10**6, ["a red dog"], {"stars": 5})
-    library.extractor.backbone.calls.clear()
+    library.towers.extractor.backbone.calls.clear()
     again = index_pictures(tmp_path / "Pictures", library.index.path, quiet=True, cache=tmp_path / "cache")
     assert (again.added, again.changed, again.removed) == (0, 0, 0)
-    assert not library.extractor.backbone.calls
+    assert not library.towers.extractor.backbone.calls
     assert again.index.get(name).metadata["stars"] == 5
 
 
@@ -205,7 +208,7 @@ def facts_of(index, path):
 
 
 def index_again(library, tmp_path):
-    library.extractor.backbone.calls.clear()
+    library.towers.extractor.backbone.calls.clear()
     done = index_pictures(tmp_path / "Pictures", library.index.path, quiet=True, cache=tmp_path / "cache")
     library.index.refresh()
     return done
@@ -218,7 +221,7 @@ def test_what_pictures_say_is_in_the_index(library, tmp_path):
     assert index_again(library, tmp_path).added == 1
     copy.write_bytes(one.read_bytes())
     assert index_again(library, tmp_path).added == 1
-    assert not library.extractor.backbone.calls, "its features are those of the first"
+    assert not library.towers.extractor.backbone.calls, "its features are those of the first"
     assert facts_of(library.index, one) == facts_of(library.index, copy) == FACTS
     found = library.index.search(
         "a red dog", where='taken >= "2019-06" and taken < "2019-07" and latitude > 48'
@@ -284,7 +287,7 @@ def test_an_index_made_before_pictures_were_asked(library, tmp_path):
     (tmp_path / "Pictures" / "0.png").write_bytes((tmp_path / "Pictures" / "0.png").read_bytes()[:60])
     os.utime(tmp_path / "Pictures" / "0.png", ns=(1, 1))  # damaged since, but that is another matter
     done = index_again(library, tmp_path)
-    assert not library.extractor.backbone.calls
+    assert not library.towers.extractor.backbone.calls
     assert (done.added, done.changed, done.removed, done.described) == (0, 0, 1, NUMBER)
     assert "date, camera, size and place were read for 3 of the unchanged" in str(done)
     index = Index.load(index.path)

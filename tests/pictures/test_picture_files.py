@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pytest
 from picture_cases import animated_gif, encoded, huge_png, mutations, originals, photo, shut_off, turned_jpeg
@@ -111,11 +113,33 @@ def test_a_picture_is_reduced_while_it_is_decoded():
         225,
         300,
     )
-    assert decode_picture(content, "a.jpg", resized=(26, 24)).image.size == (26, 24)
-    whole = decode_picture(content, "a.jpg").image.resize((26, 24), Image.Resampling.BICUBIC)
-    assert np.array_equal(decode_picture(content, "a.jpg", resized=(26, 24)).image, whole)
     with pytest.raises(ValueError, match="too large"):
         decode_picture(encoded(photo(1, (1600, 1200)), "PNG"), "a.png", 10**6, within=200)
+
+
+@pytest.mark.parametrize(
+    ("size", "resized", "divided"),
+    [
+        ((1600, 1200), (26, 24), 8),
+        ((2080, 2080), (260, 260), 4),
+        ((1039, 1600), (260, 260), 1),
+        ((2080, 2080), (260, 521), 1),
+    ],
+)
+def test_a_jpeg_that_is_resized_is_reduced_while_both_sides_stay_twice_as_long(size, resized, divided):
+    picture = photo(1, size)
+    whole = picture.resize(resized, Image.Resampling.BICUBIC)
+    for kind in ("JPEG", "PNG"):
+        content = encoded(picture, kind)
+        found = decode_picture(content, "a picture", resized=resized)
+        assert found.image.size == resized
+        assert found.notes == ()
+        assert found.facts == {"width": size[0], "height": size[1]}
+        with Image.open(io.BytesIO(content)) as opened:
+            opened.draft(None, (size[0] // divided, size[1] // divided))
+            wanted = opened.resize(resized, Image.Resampling.BICUBIC)
+        assert np.array_equal(found.image, wanted)
+        assert np.abs(np.asarray(found.image, float) - np.asarray(whole)).mean() < 4
 
 
 def test_a_picture_that_is_decoded_before_its_size_is_known_is_none():

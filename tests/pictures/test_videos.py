@@ -5,14 +5,13 @@ import struct
 
 import numpy as np
 import pytest
-from picture_cases import TinyBackbone, encoded, heic, photo, video
+from picture_cases import TinyBackbone, encoded, heic, photo, stand_in, video
 from pictures.test_library import small_model
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.cli.answers import answers
 from selhn.cli.search import find_hits
 from selhn.pictures import Extractor, Library, decoding, index_pictures, picture_files
-from selhn.pictures import library as library_module
 from selhn.pictures.dataset import picture_split
 from selhn.pictures.decoder_processes import end_decoders
 from selhn.pictures.decoding import Moment, TooSlow, decode_picture, decode_video
@@ -185,10 +184,7 @@ def test_time_and_memory_are_bounded(tmp_path, clip, monkeypatch):
 @pytest.fixture
 def pictures(tmp_path, monkeypatch, clip):
     """Two pictures and two videos, one of them a copy in another folder."""
-    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr(
-        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
-    )
+    stand_in(small_model, lambda: Extractor(TinyBackbone()), monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = tmp_path / "Pictures"
     (place / "trip").mkdir(parents=True)

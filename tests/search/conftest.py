@@ -4,6 +4,7 @@ import pytest
 from index_cases import make_item
 from model_cases import make_model
 
+from selhn.export import towers_of
 from selhn.search import Index
 
 
@@ -20,7 +21,7 @@ def item_maker():
 @pytest.fixture
 def index(model, make_item, tmp_path):
     """Twenty items in a folder, in two segments."""
-    index = Index.create(model, tmp_path / "photos.index")
+    index = Index.create(towers_of(model), tmp_path / "photos.index")
     index.add(make_item(number) for number in range(12))
     index.add(make_item(number) for number in range(12, 20))
     return index

@@ -1,22 +1,27 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from model_cases import CASES, FEATURE_DIM, make_model
 
 from selhn.base.errors import SelhnError
+from selhn.eval.stored import digest_of
+from selhn.export.matcher_towers import towers_of, width_of
 from selhn.models import MODELS, load_model
 from selhn.search.encoding import (
     LONGEST_QUERY,
-    digest_of,
     encode_items,
     encode_queries_of_images,
     encode_queries_of_text,
-    width_of,
+    require_towers,
 )
+from selhn.search.index import Index
 from selhn.search.items import Item, Record
 
 
 def encode(model, *items):
-    return encode_items(model, items, [Record.of(item) for item in items], 16)
+    return encode_items(towers_of(model), items, [Record.of(item) for item in items], 16)
 
 
 def test_items_together_are_what_each_is_alone(model, make_item):
@@ -63,11 +68,15 @@ def test_features_of_another_width_are_refused(model):
 
 
 def test_queries(model):
-    texts = encode_queries_of_text(model, ["word1 word2", "word3"])
-    torch.testing.assert_close(texts[1:], encode_queries_of_text(model, ["word3"]), rtol=1e-5, atol=1e-6)
+    texts = encode_queries_of_text(towers_of(model), ["word1 word2", "word3"])
+    torch.testing.assert_close(
+        texts[1:], encode_queries_of_text(towers_of(model), ["word3"]), rtol=1e-5, atol=1e-6
+    )
     images = [torch.rand(3, FEATURE_DIM), torch.rand(1, FEATURE_DIM)]
-    both = encode_queries_of_images(model, images)
-    torch.testing.assert_close(both[1:], encode_queries_of_images(model, images[1:]), rtol=1e-5, atol=1e-6)
+    both = encode_queries_of_images(towers_of(model), images)
+    torch.testing.assert_close(
+        both[1:], encode_queries_of_images(towers_of(model), images[1:]), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,15 +90,15 @@ def test_queries(model):
 )
 def test_queries_that_are_refused(model, text, sentence):
     with pytest.raises(ValueError, match=sentence):
-        encode_queries_of_text(model, ["word1", text])
+        encode_queries_of_text(towers_of(model), ["word1", text])
 
 
 def test_the_longest_query_is_read(model):
-    assert encode_queries_of_text(model, [("word1 " * 2000)[:LONGEST_QUERY]]).isfinite().all()
+    assert np.isfinite(encode_queries_of_text(towers_of(model), [("word1 " * 2000)[:LONGEST_QUERY]])).all()
 
 
 def test_a_word_among_others_is_enough(model):
-    assert encode_queries_of_text(model, ["ein word1 本"]).shape == (1, 16)
+    assert encode_queries_of_text(towers_of(model), ["ein word1 本"]).shape == (1, 16)
 
 
 def test_the_digest_tells_models_apart(model):
@@ -111,3 +120,35 @@ def test_models_with_and_without_vectors(model):
     assert width_of(model) == 16
     with pytest.raises(SelhnError, match="no single vector per image"):
         width_of(make_model("saf"))
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_model_where_towers_are_wanted_is_told_the_new_call(model, index):
+    calls = [
+        lambda: require_towers(model),
+        lambda: Index.build(model, []),
+        lambda: Index.create(model),
+        lambda: Index.load(index.path, model),
+    ]
+    for call in calls:
+        with pytest.raises(
+            SelhnError, match=r"a VSE is none.*: for a model, Index.build\(towers_of\(model\), "
+        ):
+            call()
+    with pytest.raises(SelhnError, match=r"Index.build\(open_towers\('ready'\), ...\)"):
+        Index.create("ready")
+
+
+def test_arrays_of_numpy_are_taken_too(model, make_item):
+    item = make_item(3)
+    theirs = replace(item, regions=item.regions.numpy())
+    for own, other in zip(encode(model, item), encode(model, theirs)):
+        np.testing.assert_array_equal(own, other)
+    record = Record.of(item)
+    assert item.content(record) == theirs.content(record)
+    vector = Item("a", vector=np.arange(16, dtype=np.float32))
+    np.testing.assert_array_equal(encode(model, vector)[0][0], vector.vector)
+    found = encode_queries_of_images(towers_of(model), [item.regions, vector.vector])
+    np.testing.assert_array_equal(found[1], vector.vector)
+    with pytest.raises(SelhnError, match="the query image has 15 numbers, but the index needs 16"):
+        encode_queries_of_images(towers_of(model), [np.zeros(15)])

@@ -11,6 +11,7 @@ from model_cases import make_model
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.data import load_data
 from selhn.eval import score_split
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.search import Index, Item
 from selhn.search.stores import segments as segments_module
@@ -45,7 +46,7 @@ def split(data, model):
 
 
 def test_text_to_image_is_the_column_of_the_scores(model, split):
-    index, scores = Index.build(model, split), score_split(model, split)
+    index, scores = Index.build(towers_of(model), split), score_split(model, split)
     assert len(index) == split.num_images
     for text in (0, 7, 33):
         best = scores[:, text].topk(5)
@@ -59,7 +60,7 @@ def test_text_to_image_is_the_column_of_the_scores(model, split):
 
 
 def test_image_to_text_is_the_row_of_the_scores(model, split):
-    index, scores = Index.build(model, split), score_split(model, split)
+    index, scores = Index.build(towers_of(model), split), score_split(model, split)
     regions, _ = split.features.gather(torch.tensor([4]))
     hits = index.search(regions[0], k=3, find="text")
     torch.testing.assert_close(
@@ -70,13 +71,13 @@ def test_image_to_text_is_the_row_of_the_scores(model, split):
 
 
 def test_within_one_modality(model, split):
-    index = Index.build(model, split)
+    index = Index.build(towers_of(model), split)
     hits = index.search(split.captions[12], k=1, find="text")
     assert hits[0].name == split.captions[12]
 
 
 def test_saved_and_opened_again(tmp_path, model, split):
-    index = Index.build(model, split, path=tmp_path / "photos.index")
+    index = Index.build(towers_of(model), split, path=tmp_path / "photos.index")
     again = Index.load(tmp_path / "photos.index")
     query = "a red ball beside a small cube"
     assert [hit.name for hit in again.search(query)] == [hit.name for hit in index.search(query)]
@@ -85,7 +86,7 @@ def test_saved_and_opened_again(tmp_path, model, split):
 
 
 def test_an_index_in_words(model, split):
-    index = Index.build(model, split)
+    index = Index.build(towers_of(model), split)
     assert str(index).startswith(
         f"memory: {split.num_images} images, {split.num_texts} texts, 16 numbers each in float32"
     )
@@ -93,12 +94,12 @@ def test_an_index_in_words(model, split):
 
 
 def test_more_asked_than_there_is(model, split):
-    assert len(Index.build(model, split).search("a ball", k=10_000)) == split.num_images
+    assert len(Index.build(towers_of(model), split).search("a ball", k=10_000)) == split.num_images
 
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_queries(model, split):
-    index = Index.build(model, split)
+    index = Index.build(towers_of(model), split)
     with pytest.raises(ValueError, match="the query is empty"):
         index.search("   ")
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
@@ -124,7 +125,7 @@ def test_bad_queries(model, split):
 @pytest.mark.usefixtures("as_a_user")
 def test_a_whole_data_set_is_no_split(model, data):
     with pytest.raises(SelhnError, match=r"a whole data set is not a list of images: .* data\.test"):
-        Index.build(model, data)
+        Index.build(towers_of(model), data)
 
 
 def test_what_is_no_index(tmp_path, model, split):
@@ -132,7 +133,7 @@ def test_what_is_no_index(tmp_path, model, split):
         Index.load(tmp_path / "nowhere")
     with pytest.raises(NotFound, match="is not an index"):
         Index.load(tmp_path)
-    index = Index.build(model, split, path=tmp_path / "i")
+    index = Index.build(towers_of(model), split, path=tmp_path / "i")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(ValueError, match="is not an index"):
@@ -147,7 +148,7 @@ def test_what_is_no_index(tmp_path, model, split):
 @pytest.mark.usefixtures("as_a_user")
 def test_what_is_no_precision(model):
     with pytest.raises(ValueError, match="precision is 'int4': choose one of float32, float16, int8"):
-        Index.create(model, precision="int4")
+        Index.create(towers_of(model), precision="int4")
 
 
 def test_a_model_without_vectors_to_search_by(data):
@@ -156,13 +157,13 @@ def test_a_model_without_vectors_to_search_by(data):
         "scan_t2i_avg", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=8, word_dim=4
     )
     with pytest.raises(ValueError, match="scan_t2i_avg compares regions with words"):
-        Index.build(model, data.test)
+        Index.build(towers_of(model), data.test)
 
 
 def test_a_build_replaces_what_was_there_in_one_step(tmp_path, model, split):
-    first = Index.build(model, split, path=tmp_path / "i", precision="float16")
+    first = Index.build(towers_of(model), split, path=tmp_path / "i", precision="float16")
     items = [Item("only", vector=torch.ones(16))]
-    second = Index.build(model, items, path=tmp_path / "i")
+    second = Index.build(towers_of(model), items, path=tmp_path / "i")
     assert second.ids() == Index.load(tmp_path / "i").ids() == ["only"]
     assert len(first.search("a red ball", k=3)) == 3, "who had it open still has it"
 
@@ -180,17 +181,17 @@ def test_a_build_that_stopped_goes_on_where_it_was(tmp_path, model, split, monke
 
     monkeypatch.setattr(store_module, "encode_items", stopped)
     with pytest.raises(KeyboardInterrupt):
-        Index.build(model, split, path=tmp_path / "i")
+        Index.build(towers_of(model), split, path=tmp_path / "i")
     assert len(Index.load(tmp_path / "i")) == 60
     monkeypatch.setattr(store_module, "encode_items", lambda *args: (encoded.append(10), encode(*args))[1])
-    again = Index.build(model, split, path=tmp_path / "i")
+    again = Index.build(towers_of(model), split, path=tmp_path / "i")
     assert sum(encoded) == 70 + 40, "only what was lost is encoded again"
-    assert again.ids() == Index.build(model, split).ids()
+    assert again.ids() == Index.build(towers_of(model), split).ids()
     assert again.store.snapshot.unfinished is None
 
 
 def test_saved_elsewhere(tmp_path, model, split):
-    index = Index.build(model, split, path=tmp_path / "i")
+    index = Index.build(towers_of(model), split, path=tmp_path / "i")
     index.delete(index.ids()[:10])
     index.save(tmp_path / "copy")
     copy = Index.load(tmp_path / "copy")
@@ -200,13 +201,13 @@ def test_saved_elsewhere(tmp_path, model, split):
 
 def test_a_model_that_is_in_its_place_is_not_moved(model, split, monkeypatch):
     """While it is moved, another thread cannot use its GRUs."""
-    index = Index.build(model, split)
+    index = Index.build(towers_of(model), split)
     monkeypatch.setattr(model, "to", lambda device: pytest.fail("it was moved"))
     assert index.to("cpu") is index
 
 
 def test_search_goes_on_while_another_thread_writes(tmp_path):
-    index = Index.create(make_model("rvse"), tmp_path / "i")
+    index = Index.create(towers_of(make_model("rvse")), tmp_path / "i")
     index.add([Item("first", vector=torch.ones(16))])
 
     def write():
@@ -248,7 +249,9 @@ class AnyHistory(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory() if on_disk else None
         self.model = shared_model()
         self.index = Index.create(
-            self.model, None if self.folder is None else f"{self.folder.name}/i", precision=precision
+            towers_of(self.model),
+            None if self.folder is None else f"{self.folder.name}/i",
+            precision=precision,
         )
         self.items = {}
 
@@ -292,7 +295,7 @@ class AnyHistory(RuleBasedStateMachine):
     @rule()
     def reopen(self):
         if self.folder is not None:
-            self.index = Index.load(f"{self.folder.name}/i", self.model)
+            self.index = Index.load(f"{self.folder.name}/i", self.towers)
 
     @invariant()
     def search_is_brute_force(self):

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.export import towers_of
 from selhn.search import Index, Item
 from selhn.search.stores import SegmentStore
 from selhn.search.stores.milvus import MilvusStore
@@ -11,7 +12,7 @@ from selhn.search.stores.milvus import MilvusStore
 def test_a_folder(tmp_path, model, make_item):
     place = tmp_path / "photos.index"
     assert not Index.exists(place)
-    index = Index.create(model, place, precision="int8", about={"a": 1})
+    index = Index.create(towers_of(model), place, precision="int8", about={"a": 1})
     assert isinstance(index.store, SegmentStore)
     index.add([make_item(1)])
     assert Index.exists(place)
@@ -29,7 +30,7 @@ def test_a_folder(tmp_path, model, make_item):
 
 
 def test_a_path_that_ends_like_a_file_of_milvus_is_a_folder(tmp_path, model):
-    Index.create(model, Path(tmp_path / "x.db"))
+    Index.create(towers_of(model), Path(tmp_path / "x.db"))
     assert (tmp_path / "x.db" / "manifest.json").exists()
 
 
@@ -38,10 +39,10 @@ def test_milvus(tmp_path, model, make_item):
     place = str(tmp_path / "photos.db#some")
     assert not Index.exists(place)
     with pytest.raises(ValueError, match="vectors in Milvus are float32, not int8"):
-        Index.create(model, place, precision="int8")
-    Index.create(model, place, about={"a": 1}).add([make_item(1)])
+        Index.create(towers_of(model), place, precision="int8")
+    Index.create(towers_of(model), place, about={"a": 1}).add([make_item(1)])
     assert Index.exists(place)
-    opened = Index.load(place, model)
+    opened = Index.load(place, towers_of(model))
     assert isinstance(opened.store, MilvusStore)
     assert (len(opened), opened.about, opened.path) == (1, {"a": 1}, place)
 

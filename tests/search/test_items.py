@@ -5,8 +5,9 @@ import torch
 
 from selhn.base.errors import SelhnError
 from selhn.data import load_data
+from selhn.data.splits import split_ids
 from selhn.search import Item, Query, Record
-from selhn.search.items import split_ids, split_items
+from selhn.search.items import split_items
 
 
 def nested(depth):

@@ -3,6 +3,7 @@ from datetime import datetime, timedelta
 import pytest
 import torch
 
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.search import Index, Item
 from selhn.search import near_duplicates as module
@@ -14,7 +15,7 @@ WIDTH = 96
 
 def index_of(vectors, facts=None):
     model = create_model("rvse", tokenizer=Vocabulary.build(["a dog"], 1), feature_dim=4, dim=WIDTH).eval()
-    index = Index.create(model)
+    index = Index.create(towers_of(model))
     facts = facts or [{}] * len(vectors)
     index.add(
         Item(f"{row:04}", None, vector, (), own)

@@ -3,6 +3,7 @@ import torch
 from model_cases import FEATURE_DIM, make_model
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.export import towers_of
 from selhn.search import Index, Query
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
 
@@ -12,7 +13,7 @@ REGIONS = torch.rand(3, FEATURE_DIM, generator=torch.Generator().manual_seed(9))
 @pytest.fixture(params=["rvse", "vsepp_order"])
 def searched(request, make_item):
     model = make_model(request.param)
-    index = Index.create(model)
+    index = Index.create(towers_of(model))
     index.add(make_item(number) for number in range(20))
     return index
 
@@ -23,14 +24,14 @@ def vectors(index, kind):
 
 def expected(index, parts, kind):
     """Scores by the definition: (weight, modality, vector) of every part of a query."""
-    rows, total = vectors(index, kind), 0
+    rows, total, score = vectors(index, kind), 0, index.towers.matcher.score
     for weight, modality, vector in parts:
         if modality == kind:
             scores = rows @ vector
         elif kind == "image":
-            scores = index.model.score(rows, vector[None])[:, 0]
+            scores = score(rows, vector[None])[:, 0]
         else:
-            scores = index.model.score(vector[None], rows)[0]
+            scores = score(vector[None], rows)[0]
         total = total + weight * scores
     return total
 
@@ -52,8 +53,8 @@ def check(index, hits, scores, k):
 
 @torch.no_grad()
 def test_every_direction(searched):
-    text = encode_queries_of_text(searched.model, ["word1 word2"])[0]
-    image = encode_queries_of_images(searched.model, [REGIONS])[0]
+    text = torch.from_numpy(encode_queries_of_text(searched.towers, ["word1 word2"])[0])
+    image = torch.from_numpy(encode_queries_of_images(searched.towers, [REGIONS])[0])
     for kind in ("image", "text"):
         check(
             searched,
@@ -71,7 +72,7 @@ def test_every_direction(searched):
         weights = {"text": 3, "image": -1}
         hits = searched.search(text="word1 word2", image=REGIONS, weights=weights, find=kind)
         check(searched, hits, expected(searched, both, kind), 5)
-        other = encode_queries_of_text(searched.model, ["word3"])[0]
+        other = torch.from_numpy(encode_queries_of_text(searched.towers, ["word3"])[0])
         away = [(2 / 3, "text", text), (-1 / 3, "text", other)]
         hits = searched.search(Query("word1 word2", without="word3", find=kind))
         check(searched, hits, expected(searched, away, kind), 5)
@@ -95,7 +96,7 @@ def test_what_is_found_when_nothing_is_said(searched, make_item):
     assert kinds == ["image", "image", "image"]
     assert searched.search(text="word1", image=REGIONS)[0].kind == "image"
     assert searched.search(image=REGIONS, find="text")[0].kind == "text"
-    without = Index.create(searched.model)
+    without = Index.create(searched.towers)
     without.add([make_item(1, captions=())])
     assert without.search(image=REGIONS)[0].kind == "image"
     assert without.search("word1", find="text") == []
@@ -136,7 +137,7 @@ def test_filters(searched):
         with pytest.raises(NotFound, match=r"no item has a field 'y.*': .*year"):
             searched.search("word1", where=where)
     assert searched.search("word1", where="yaer != 2003"), "true of all"
-    empty = Index.create(searched.model)
+    empty = Index.create(searched.towers)
     assert empty.search("word1", where="yaer = 2003") == []
 
 
@@ -157,7 +158,7 @@ def test_queries_that_are_refused(searched, query, sentence):
 
 
 def test_an_empty_index(model):
-    index = Index.create(model)
+    index = Index.create(towers_of(model))
     assert index.search("word1") == []
     assert len(index) == 0
 
@@ -188,15 +189,9 @@ def test_a_query_is_checked_when_it_is_made():
         Query("word1", find="pictures")
 
 
-def test_a_query_is_tokenized_once_in_a_mode_that_is_set_once(searched, monkeypatch):
-    model, calls = searched.model, []
-    tokenize, modules = model.tokenize, model.modules
-    monkeypatch.setattr(model, "tokenize", lambda texts: (calls.append("tokenize"), tokenize(texts))[1])
-    monkeypatch.setattr(model, "modules", lambda: (calls.append("mode"), modules())[1])
-    model.train()
-    calls.clear()
+def test_a_model_in_training_mode_answers_as_in_evaluation_mode(searched):
+    model = searched.towers.matcher.train()
     found = searched.search("word1 word2", 3)
-    assert sorted(calls) == ["mode", "tokenize"]
     assert model.training
     model.eval()
     assert searched.search("word1 word2", 3) == found

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from selhn.data import load_data
-from selhn.eval import evaluate, score_split
+from selhn.eval import PairScorer, score_split
+from selhn.export import towers_of
 from selhn.models import create_model
-from selhn.search import Index, Reranker, rerank_split
-from selhn.search.rerank import blend, score_chosen
+from selhn.search import Hit, Index, Reranker
 from selhn.text import Vocabulary
 
 
@@ -29,8 +29,8 @@ def models(split):
 
 @pytest.mark.parametrize("name", ["scan_t2i_avg", "sgr"])
 def test_the_best_of_the_first_stage_in_the_order_of_the_second(models, split, name):
-    index = Index.build(models["rvse"], split)
-    reranker = Reranker.of_split(models[name], split)
+    index = Index.build(towers_of(models["rvse"]), split)
+    reranker = Reranker(PairScorer.of_split(models[name], split))
     text = split.captions[7]
     column = score_split(models[name], split)[:, 7]
     recalled = {split.image_names.index(hit.id) for hit in index.search(text, k=12)}
@@ -43,7 +43,10 @@ def test_the_best_of_the_first_stage_in_the_order_of_the_second(models, split, n
 
 
 def test_both_stages_have_a_say(models, split):
-    index, reranker = Index.build(models["rvse"], split), Reranker.of_split(models["sgr"], split)
+    index, reranker = (
+        Index.build(towers_of(models["rvse"]), split),
+        Reranker(PairScorer.of_split(models["sgr"], split)),
+    )
     text = split.captions[7]
     recalled = index.search(text, k=12)
     first = torch.tensor([hit.score for hit in recalled]).double()
@@ -60,45 +63,20 @@ def test_both_stages_have_a_say(models, split):
     assert reranker.rerank(text, recalled[:1])[0].id == recalled[0].id
 
 
-def test_blended_scores_are_on_the_scale_of_the_second():
-    first = torch.tensor([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
-    second = torch.tensor([[10.0, 30.0, 20.0], [1.0, 3.0, 2.0]])
-    assert blend(first, second, 0).equal(second)
-    torch.testing.assert_close(blend(first, second, 1), torch.tensor([[10.0, 20.0, 30.0], [2.0, 2.0, 2.0]]))
-    torch.testing.assert_close(blend(first, second, 0.5)[1], torch.tensor([1.5, 2.5, 2.0]))
-    for share in (-0.1, 1.5):
-        with pytest.raises(ValueError, match="first_share is"):
-            blend(first, second, share)
-
-
 def test_what_cannot_be_reranked(models, split):
-    index = Index.build(models["rvse"], split)
+    index = Index.build(towers_of(models["rvse"]), split)
     with pytest.raises(ValueError, match="100 images and 3 ids"):
-        Reranker(models["scan_t2i_avg"], split.features, ["a", "b", "c"])
-    reranker = Reranker(models["scan_t2i_avg"], split.features, [f"other{n}" for n in range(100)])
+        PairScorer(models["scan_t2i_avg"], split.features, ["a", "b", "c"])
+    reranker = Reranker(PairScorer(models["scan_t2i_avg"], split.features, [f"other{n}" for n in range(100)]))
     with pytest.raises(ValueError, match="the re-ranker has no regions of 'test-scene"):
         reranker.search(index, "a red ball")
+    with pytest.raises(ValueError, match="only images can be re-ranked"):
+        reranker.rerank("a red ball", [Hit(0.5, "text", "a ball", id="test-scene-000001")])
 
 
-@pytest.mark.parametrize("name", ["scan_t2i_avg", "sgr"])
-def test_pairs_alone_are_what_they_are_in_the_matrix(models, split, name):
-    from selhn.eval import encode_split
-
-    images, texts = encode_split(models[name], split)
-    image, text = torch.tensor([0, 5, 5, 99]), torch.tensor([3, 499, 0, 17])
-    matrix = score_split(models[name], split, for_ranking=True)
-    found = score_chosen(models[name], images, texts, image, text)
-    torch.testing.assert_close(found, matrix[image, text], rtol=1e-4, atol=1e-5)
-
-
-def test_recall_of_both_stages(models, split):
-    rvse, scan = models["rvse"], models["scan_t2i_avg"]
-    everything = rerank_split(rvse, scan, split, k=10_000, first_share=0)
-    assert everything.to_dict() == evaluate(scan, split).to_dict(), "all re-ranked is the second model alone"
-    assert rerank_split(rvse, scan, split, k=1).to_dict() == evaluate(rvse, split).to_dict(), (
-        "one has one order"
-    )
-    ten, alone = rerank_split(rvse, scan, split, k=10), evaluate(rvse, split)
-    assert (ten.t2i[10], ten.i2t[10]) == (alone.t2i[10], alone.i2t[10]), "the first ten stay the first ten"
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        rerank_split(rvse, scan, split, k=0)
+def test_any_second_stage_will_do():
+    hits = [Hit(0.9, "image", name, id=name) for name in "abc"]
+    by_name = Reranker(lambda text, ids, first, share: ([ord(name) for name in ids], [1.0] * len(ids)))
+    assert [hit.id for hit in by_name.rerank("a", hits)] == ["c", "b", "a"]
+    alike = Reranker(lambda text, ids, first, share: ([0.0] * len(ids), [1.0] * len(ids)))
+    assert [hit.id for hit in alike.rerank("a", hits)] == ["a", "b", "c"], "ties keep their order"

@@ -293,7 +293,7 @@ def test_about_models_health(client, collection):
     (model,) = client.get("/api/v1/models").json()
     assert model["name"] == "rvse"
     assert model["role"] == "search"
-    assert model["extractor"] == collection.extractor.identity
+    assert model["extractor"] == collection.towers.features
     assert client.get("/api/v1/health").json()["status"] == "ok"
     collection.stale = "rebuilt"
     assert client.get("/api/v1/health").json()["status"] == "stale"
@@ -366,7 +366,7 @@ def test_while_another_process_writes(client, collection, monkeypatch):
 
 def test_while_pictures_are_indexed(client, collection, tmp_path, monkeypatch):
     """Who indexes holds the index for each block only: an upload gets its turn between them, and waits meanwhile."""
-    folder, other = collection.folders[0], Index.load(collection.index.path, collection.index.model)
+    folder, other = collection.folders[0], Index.load(collection.index.path, collection.index.towers)
     for number in range(3):
         (folder / f"new{number}.png").write_bytes(encoded(photo(80 + number), "PNG"))
     monkeypatch.setattr("selhn.pictures.applying.PICTURES_AT_ONCE", 1)
@@ -384,7 +384,7 @@ def test_while_pictures_are_indexed(client, collection, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Index, "add", slow)
     monkeypatch.setattr("selhn.pictures.how_far.HowFarFile.tell", tell)
-    library = Library(other, collection.extractor, [folder])
+    library = Library(other, collection.towers.extractor, [folder])
     done = []
     indexing = threading.Thread(
         target=lambda: done.append(
@@ -397,7 +397,7 @@ def test_while_pictures_are_indexed(client, collection, tmp_path, monkeypatch):
     assert answer.status_code == 201, answer.text
     assert not done, "in between"
     with pytest.raises(Locked):
-        Library(Index.load(other.path, other.model), collection.extractor, [folder]).apply(
+        Library(Index.load(other.path, other.towers), collection.towers.extractor, [folder]).apply(
             library.plan(library.scan(folder)), cache=tmp_path, quiet=True
         )
     uploaded.set()

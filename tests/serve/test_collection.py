@@ -4,6 +4,7 @@ from picture_cases import encoded, photo
 from tiny import NUMBER, WORDS, make_collection, small_model
 
 from selhn.base.errors import SelhnError
+from selhn.export import towers_of
 from selhn.pictures import Library
 from selhn.search import Index, Item, Query
 from selhn.serve.collection import Collection
@@ -27,30 +28,30 @@ def test_answers_are_those_of_the_index(collection):
         assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-6)
 
 
-def test_texts_are_encoded_together_and_pictures_extracted_together(collection, monkeypatch):
+def test_texts_are_encoded_together_and_pictures_computed_together(collection, monkeypatch):
     calls = []
-    model = collection.index.model
+    model = collection.index.towers.matcher
     real = model.encode_texts
     monkeypatch.setattr(
         model, "encode_texts", lambda tokens, mask: calls.append(len(tokens)) or real(tokens, mask)
     )
     pictures = [collection.library.prepare(encoded(photo(number)), 10**6) for number in range(3)]
-    collection.extractor.backbone.calls.clear()
-    regions = collection.extract(pictures)
+    collection.towers.extractor.backbone.calls.clear()
+    vectors = collection.embed(pictures)
     queries = [
         *(Query(text, k=NUMBER) for text in WORDS[:5]),
-        *(Query(image=one, k=NUMBER) for one in regions),
+        *(Query(image=one, k=NUMBER) for one in vectors),
     ]
     assert all(len(hits) == NUMBER for hits in collection.answer(queries))
     assert calls == [5]
-    assert collection.extractor.backbone.calls == [3]
+    assert collection.towers.extractor.backbone.calls == [3]
 
 
 def test_a_picture_finds_itself(collection):
     for number in (0, 7):
         path = collection.library.picture(collection.index.ids()[number])
-        (regions,) = collection.extract([collection.library.prepare(path.read_bytes(), 10**6)])
-        assert names(collection.answer([Query(image=regions, k=1)])[0]) == [str(path)]
+        (vector,) = collection.embed([collection.library.prepare(path.read_bytes(), 10**6)])
+        assert names(collection.answer([Query(image=vector, k=1)])[0]) == [str(path)]
 
 
 def test_a_bad_question_spoils_no_other(collection):
@@ -90,7 +91,7 @@ def test_fields_that_many_share(collection):
 
 
 def test_an_index_without_pictures(tmp_path):
-    index = Index.create(small_model())
+    index = Index.create(towers_of(small_model()))
     index.add(Item(str(number), torch.rand(3, 4)) for number in range(4))
     bare = Collection(Library(index))
     assert len(bare.answer([Query(WORDS[0], k=2)])[0]) == 2
@@ -104,7 +105,7 @@ def test_an_index_without_pictures(tmp_path):
 def test_what_another_process_writes_is_seen(collection):
     question = [Query(WORDS[0], k=NUMBER)]
     assert len(collection.answer(question)[0]) == NUMBER
-    other = Index.load(collection.index.path, small_model())
+    other = Index.load(collection.index.path, towers_of(small_model()))
     other.delete(other.ids()[:2])
     collection._checked = -1e9
     assert len(collection.answer(question)[0]) == NUMBER - 2

@@ -3,17 +3,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from picture_cases import TinyBackbone
 from tiny import small_model
 
+from selhn.base.errors import SelhnError
+from selhn.export import towers_of
 from selhn.models import create_model
-from selhn.pictures import Extractor
+from selhn.pictures import Library
 from selhn.pictures.picture_files import open_picture
-from selhn.serve.looking import FULL_FIT, KEPT, Looking
+from selhn.search import Index
+from selhn.serve.attention import looking_by
+from selhn.serve.looking import FULL_FIT, KEPT, LookingAtParts
 
 
-def looking_at(collection, model=None, extractor=None):
-    return Looking(model or collection.index.model, extractor or collection.extractor)
+def looking_at(collection, model=None):
+    return LookingAtParts(collection.towers) if model is None else looking_by(model, collection.library)
 
 
 def test_every_region_alone_against_every_word_alone(collection):
@@ -24,7 +27,7 @@ def test_every_region_alone_against_every_word_alone(collection):
     assert len(found.boxes) == 9, "the whole picture says nothing about where"
     assert all(len(row) == 9 for row in found.weights)
     assert found.full >= FULL_FIT
-    model, extractor = collection.index.model, collection.extractor
+    model, extractor = collection.towers.matcher, collection.towers.extractor
     with torch.inference_mode():
         regions = extractor([open_picture(path).image])[0]
         one = model.encode_images(regions[3][None, None], torch.ones(1, 1, dtype=torch.bool))
@@ -53,7 +56,7 @@ def test_the_attention_of_a_model_that_has_one(collection, name):
 
 def test_a_picture_is_extracted_once_and_few_are_kept(collection):
     looking = looking_at(collection)
-    backbone = collection.extractor.backbone
+    backbone = collection.towers.extractor.backbone
     path = collection.library.picture(collection.index.ids()[0])
     backbone.calls.clear()
     looking.look(path, "dog")
@@ -63,16 +66,19 @@ def test_a_picture_is_extracted_once_and_few_are_kept(collection):
         touched = Path(name)
         os.utime(touched, (0, touched.stat().st_mtime + 1))
         looking.look(touched, "dog")
-    assert looking._regions.cache_info().currsize == KEPT
+    assert looking._parts.cache_info().currsize == KEPT
 
 
-def test_who_can():
-    extractor = Extractor(TinyBackbone())
-    assert Looking.can(small_model(), extractor)
-    assert Looking.can(small_model("scan_t2i_avg", word_dim=8), extractor)
-    assert not Looking.can(small_model(), None)
-    assert not Looking.can(create_model("rvse", vocab_size=9, feature_dim=4, dim=8), extractor), (
-        "no vocabulary"
-    )
+def test_who_can(collection):
+    library = collection.library
+    assert isinstance(looking_by(small_model(), library), LookingAtParts)
+    assert looking_by(small_model("scan_t2i_avg", word_dim=8), library)
+    silent = create_model("rvse", vocab_size=9, feature_dim=4, dim=8)
     other = create_model("rvse", tokenizer=small_model().tokenizer, feature_dim=7, dim=8)
-    assert not Looking.can(other, extractor), "trained on other features"
+    for model, of in (
+        (small_model(), Library(Index.create(towers_of(small_model())))),
+        (silent, library),
+        (other, library),
+    ):
+        with pytest.raises(SelhnError, match="--attention needs an index of pictures with a known extractor"):
+            looking_by(model, of)

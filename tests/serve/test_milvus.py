@@ -6,6 +6,7 @@ import pytest
 from picture_cases import encoded, photo
 from tiny import make_collection, small_model
 
+from selhn.export import towers_of
 from selhn.pictures import Library
 from selhn.pictures.named_folders import name_folders
 from selhn.search import Index
@@ -49,11 +50,11 @@ def test_the_same_answers(both, asked):
 
 def test_folders_are_named_for_an_index_on_a_server_too(remote):
     index = remote.index
-    again = Index.load(index.path, index.model)
+    again = Index.load(index.path, index.towers)
     assert again.store.born == index.store.born != ""
-    assert Library(again, remote.extractor).folders == ()
+    assert Library(again).folders == ()
     name_folders(again, remote.folders)
-    library = Library(again, remote.extractor)
+    library = Library(again)
     assert library.folders == remote.folders
     assert all(map(library.file_of, again.records()))
 
@@ -95,7 +96,7 @@ def test_writing(both, remote, tmp_path):
     assert client.get("/api/v1/item", params={"id": name}).json()["captions"] == ["a new dog"]
     changed = client.patch("/api/v1/item", params={"id": name}, json={"captions": ["an old dog"]})
     assert changed.json()["captions"] == ["an old dog"]
-    reopened = Index.load(str(tmp_path / "pictures.db"), small_model())
+    reopened = Index.load(str(tmp_path / "pictures.db"), towers_of(small_model()))
     assert len(reopened) == 13
     assert client.delete("/api/v1/item", params={"id": name}).status_code == 204
     assert client.get("/api/v1/item", params={"id": name}).status_code == 404

@@ -9,6 +9,7 @@ from page_driver import PHONE, ask, captions, drop, needs_chromium, playwright, 
 from picture_cases import encoded, photo
 from tiny import NUMBER, WORDS, small_model
 
+from selhn.export import towers_of
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_report import REPORT_FILE
 from selhn.search import Index, Item
@@ -399,7 +400,7 @@ def test_pictures_come_back_after_a_restart(open_page, start_server):
 
 def test_indexing_is_shown(open_page, server):
     """Another process adds pictures to the index: the strip says how far it is, and new pictures appear."""
-    index = Index.load(server.folder / "pictures.index", small_model())
+    index = Index.load(server.folder / "pictures.index", towers_of(small_model()))
     page = open_page(server.address)
     page.wait_for_selector(".open")
     playwright.expect(page.locator("#progress")).to_be_hidden()

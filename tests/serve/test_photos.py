@@ -12,11 +12,12 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
-from picture_cases import TinyBackbone, encoded, photo
+from picture_cases import TinyBackbone, encoded, photo, stand_in
 from programs import Program
 from tiny import small_model
 
 from selhn.base.errors import Linked, Locked, MissingExtra, NotFound, SelhnError
+from selhn.export import towers_of
 from selhn.pictures import Extractor
 from selhn.pictures.upkeep import bring_up_to_date
 from selhn.search import Index
@@ -115,7 +116,10 @@ def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypat
     first.child.kill()
     first.child.communicate()
     index = tmp_path / "share" / "selhn" / "pictures.index"
-    before, was_computed = len(Index.load(index, small_model())), (tmp_path / "computed").stat().st_size
+    before, was_computed = (
+        len(Index.load(index, towers_of(small_model()))),
+        (tmp_path / "computed").stat().st_size,
+    )
     assert 0 < before < NUMBER
 
     second = start(str(pictures))
@@ -134,13 +138,15 @@ def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypat
     assert (second.child.returncode, wrong) == (0, "")
     assert time.monotonic() - began < 10, "3 s, if nobody else uses the machine"
     assert f"{NUMBER - before} pictures added, 0 changed, 0 removed, {before} unchanged; 1 left out" in said
+    assert f"Kept on this machine:\n  index: {index} (" in said
+    assert f"computed again: {tmp_path / 'cache' / 'selhn' / 'features'}" in said
+    assert "thumbnails: in memory, 67 MB at the most" in said
     computed = (tmp_path / "computed").stat().st_size
     assert computed <= was_computed + NUMBER - before
-    Index.load(index, small_model()).check()
+    Index.load(index, towers_of(small_model())).check()
 
     backbone = TinyBackbone()
-    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda *_: Extractor(backbone))
+    stand_in(small_model, lambda: Extractor(backbone), monkeypatch)
     (again,) = bring_up_to_date(index, [pictures, tmp_path / "nowhere"])
     assert (again.plan.unchanged, again.added, backbone.calls) == (NUMBER, 0, []), "nothing is computed again"
     asked = (tmp_path / "browser.py.asked").read_text()
@@ -173,7 +179,7 @@ def test_another_version_of_the_model(start, pictures, tmp_path):
     second.until(lambda told: 0 < told["items"] < NUMBER)
     assert "was made by a former version of the model: it is made again" in second.child.stdout.readline()
     second.stop(signal.SIGKILL)
-    assert len(Index.load(index.with_name("pictures.index.former"), small_model())) == NUMBER
+    assert len(Index.load(index.with_name("pictures.index.former"), towers_of(small_model()))) == NUMBER
     third = start("--no-browser", DIM="6")
     third.until(is_idle)
     assert third.get("albums") == [{"name": "Favourites", "ids": [name]}]
@@ -252,7 +258,7 @@ def test_another_model(pictures, tmp_path, monkeypatch):
     small_model(dim=4).save(tmp_path / "other")
     asked = []
     monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ("no_model",))
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda *_: Extractor(TinyBackbone()))
+    monkeypatch.setattr("selhn.export.matcher_towers.load_extractor", lambda *_: Extractor(TinyBackbone()))
     monkeypatch.setattr("selhn.serve.indexer.Indexer", lambda *given: asked.append(given) or Mock())
     monkeypatch.setattr(
         "selhn.serve.keeper.Keeper", lambda *given, **named: asked.append(named) or Mock(spec=Keeper)

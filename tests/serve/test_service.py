@@ -6,6 +6,7 @@ from tiny import make_collection, small_model
 
 from selhn.base.errors import SelhnError
 from selhn.data import load_data
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Library
 from selhn.pictures.named_folders import name_folders
@@ -31,14 +32,16 @@ def test_another_model_for_attention(collection):
 
 def test_attention_that_does_not_fit(collection):
     other = create_model("scan_t2i_avg", tokenizer=small_model().tokenizer, feature_dim=9, dim=8, word_dim=8)
-    for served in (collection, Collection(Library(Index.create(small_model())))):
+    for served in (collection, Collection(Library(Index.create(towers_of(small_model()))))):
         with pytest.raises(SelhnError, match="--attention needs an index of pictures"):
             Service(served, attention=other)
 
 
 def test_gauges(collection):
     assert Service(collection).gauges()["index_items"][1] == 12
-    assert "thumbnail_bytes" not in Service(Collection(Library(Index.create(small_model())))).gauges()
+    assert (
+        "thumbnail_bytes" not in Service(Collection(Library(Index.create(towers_of(small_model()))))).gauges()
+    )
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def made(tmp_path, monkeypatch):
     collection = make_collection(tmp_path)
     name_folders(collection.index, collection.folders)
     monkeypatch.setattr(
-        "selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor
+        "selhn.export.matcher_towers.load_extractor", lambda name, device="cpu": collection.towers.extractor
     )
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.chdir(tmp_path)
@@ -57,7 +60,7 @@ def made(tmp_path, monkeypatch):
 def test_an_index_of_pictures_is_opened_with_them(made, tmp_path):
     opened = Service.open(made.index.path).collection.library
     assert opened.name == "Pictures"
-    assert opened.extractor is made.extractor
+    assert opened.towers.extractor is made.towers.extractor
     assert opened.folders == (tmp_path / "Pictures",)
     assert opened.picture(opened.index.ids()[1]) == tmp_path / "Pictures" / "trip" / "01.png"
 
@@ -84,7 +87,7 @@ def test_an_index_of_other_features_is_refused(made, monkeypatch):
     from selhn.pictures import Extractor
 
     other = Extractor(TinyBackbone(), cells=2)
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": other)
+    monkeypatch.setattr("selhn.export.matcher_towers.load_extractor", lambda name, device="cpu": other)
     with pytest.raises(SelhnError, match="make it again with `selhn index`"):
         Service.open(made.index.path)
 
@@ -94,7 +97,7 @@ def test_an_index_of_a_data_set_has_no_pictures(made, tmp_path):
     model = create_model(
         "rvse", tokenizer=Vocabulary.build(data.dev.captions), feature_dim=data.feature_dim, dim=8
     )
-    Index.build(model, data.test, tmp_path / "scenes.index")
+    Index.build(towers_of(model), data.test, tmp_path / "scenes.index")
     service = Service.open(tmp_path / "scenes.index")
     assert service.name == "scenes"
     assert service.collection.folders == ()
@@ -106,7 +109,7 @@ def test_what_is_served(made, tmp_path, monkeypatch):
     assert Service.open(runs=tmp_path / "runs").collection is None
     assert Service.open(made.index.path, runs=tmp_path / "runs").runs is not None
     small_model("scan_t2i_avg", word_dim=8).save(tmp_path / "scan")
-    assert Service.open(made.index.path, attention=tmp_path / "scan").looking.model.name == "scan_t2i_avg"
+    assert Service.open(made.index.path, attention=tmp_path / "scan").attention.name == "scan_t2i_avg"
     monkeypatch.setattr("selhn.serve.service.open_examples", lambda: made.library)
     assert Service.open(examples=True).collection.index is made.index
 

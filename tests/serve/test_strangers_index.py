@@ -13,6 +13,7 @@ from programs import run
 from tiny import WORDS, small_model
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.export import towers_of
 from selhn.pictures import Extractor, Library
 from selhn.pictures.named_folders import name_folders, named_folders, offer_folders, require_folders
 from selhn.pictures.plans import picture_facts
@@ -40,7 +41,7 @@ def home(tmp_path, monkeypatch):
     for name in ("STATE", "DATA", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / f".{name.lower()}"))
     monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ())
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda *_: Extractor(TinyBackbone()))
+    monkeypatch.setattr("selhn.export.matcher_towers.load_extractor", lambda *_: Extractor(TinyBackbone()))
     return home
 
 
@@ -48,7 +49,7 @@ def home(tmp_path, monkeypatch):
 def strangers(home, tmp_path):
     """The index; size and time of the files are as they are, should the stranger know them."""
     about = {"extractor": "tiny", "features": Extractor(TinyBackbone()).identity}
-    index = Index.create(small_model(), tmp_path / "sent.index", about=about)
+    index = Index.create(towers_of(small_model()), tmp_path / "sent.index", about=about)
     names = [home / ".ssh" / "id_rsa", home / ".ssh" / "key.jpg", *sorted((home / "Private").glob("*"))[:2]]
     index.add(
         Item(str(path), torch.rand(3, 4), None, (WORDS[number],), picture_facts(path, path.parent))
@@ -140,7 +141,7 @@ def test_the_command_to_allow_it(strangers, home, tmp_path, capsys):
     offer_folders(strangers, SERVE, ask=lambda words: pytest.fail("it was asked already"))
     moved = strangers.path.rename(tmp_path / "moved.index")
     assert named_folders(Index.load(moved)) == ()
-    Index.create(small_model(), strangers.path, about=strangers.about)
+    Index.create(towers_of(small_model()), strangers.path, about=strangers.about)
     assert named_folders(Index.load(strangers.path)) == (), "another index at the same path"
 
 

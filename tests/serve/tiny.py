@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from picture_cases import TinyBackbone, encoded, photo, video
 
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library
 from selhn.pictures.plans import picture_facts
@@ -42,7 +43,7 @@ def make_collection(folder, place=None, more=0, videos=0):
     (root / "trip").mkdir(parents=True)
     extractor = Extractor(TinyBackbone())
     about = {"extractor": "tiny", "features": extractor.identity}
-    index = Index.create(small_model(), place or folder / "pictures.index", about=about)
+    index = Index.create(towers_of(small_model()), place or folder / "pictures.index", about=about)
     items = []
     for number in range(NUMBER):
         image = photo(number, (60, 40))
@@ -102,7 +103,7 @@ def main():
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     collection = make_collection(folder, None, more, videos)
     if unnamed:
-        collection = Collection(Library(collection.index, collection.extractor))
+        collection = Collection(Library(collection.index))
     service = Service(
         collection,
         WatchedRuns(folder / "runs"),

@@ -9,12 +9,11 @@ import signal
 import time
 
 import torch
-from picture_cases import TinyBackbone
+from picture_cases import TinyBackbone, stand_in
 from tiny import small_model
 
-import selhn.pictures.library as library
 from selhn.cli import main
-from selhn.pictures import Extractor, extraction, ready
+from selhn.pictures import Extractor, extraction
 from selhn.serve import photos
 
 torch.set_num_threads(1)
@@ -32,8 +31,7 @@ class SlowBackbone(TinyBackbone):
 
 
 photos.MODEL_PACKAGES = ()
-ready.load_ready_model = lambda: small_model(dim=int(os.environ.get("DIM", "8")))
-library.load_extractor = lambda name, device="cpu": Extractor(SlowBackbone())
+stand_in(lambda: small_model(dim=int(os.environ.get("DIM", "8"))), lambda: Extractor(SlowBackbone()))
 extraction.FEWEST = 2
 
 if __name__ == "__main__":

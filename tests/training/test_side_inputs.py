@@ -9,13 +9,14 @@ from torch import nn
 import selhn
 from selhn.base.errors import SelhnError
 from selhn.data import Batches, Data
-from selhn.eval import evaluate, score_split
+from selhn.eval import PairScorer, evaluate, score_split
 from selhn.eval.encoded import encode_split
+from selhn.export import towers_of
 from selhn.losses import AOQ, TripletSelHN
 from selhn.models import AbstractMatcher, Twins, create_model
 from selhn.models.matcher import taken_side
 from selhn.ops import unit
-from selhn.search import Index, Reranker
+from selhn.search import Index
 from selhn.training.config import TrainConfig
 from selhn.training.step import make_batches
 
@@ -125,8 +126,8 @@ def test_what_is_missing_is_named(model, data, tiny_data, tiny_model):
         lambda: evaluate(model, tiny_data.test),
         lambda: make_batches(model, tiny_data, TrainConfig(device="cpu"), torch.device("cpu")),
         lambda: model.embed_texts(["a dog"]),
-        lambda: Index.build(model, data.test),
-        lambda: Reranker.of_split(model, data.test),
+        lambda: Index.build(towers_of(model), data.test),
+        lambda: PairScorer.of_split(model, data.test),
         lambda: model(replace(Batches(data.test, model.tokenizer, 4).assemble_rows(torch.arange(4)))),
     ):
         with pytest.raises(SelhnError, match="Sided needs"):

@@ -26,6 +26,13 @@ NAMED_MODELS: dict[str, str] = {}
 `selhn/__init__.py` fills it, so that lower packages need not import the one that ships the model.
 """
 
+NAMED_TOWERS: dict[str, str] = {}
+"""Towers that `open_towers` takes by name, in the same form; the loader gets the name."""
+
+MODEL_TOWERS: dict[str, str] = {}
+"""What puts a model of torch in the place of towers, in the same form: "open" takes what `load_model` takes, and
+"open_named_in_file" the name of a model in a file, which is never downloaded."""
+
 NAMED_LIBRARIES: dict[str, str] = {}
 """Other libraries whose models `load_model` takes as LIBRARY:NAME, in the same form."""
 

@@ -12,13 +12,13 @@ from selhn.data.world import world_scene
 from selhn.data.world.render import render
 from selhn.diagnose import training_figure
 from selhn.eval import Metrics
-from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.picture_folders import picture_id
 from selhn.reproduce.run_processes import outcomes
 from selhn.runs import RunFolder
 from selhn.search import Index
+from selhn.towers import open_towers
 from selhn.training import get_recipe, override
 
 LOSSES = {
@@ -88,7 +88,7 @@ def _compare(out: Path) -> None:
 
 
 def _search(data: Data, out: Path) -> None:
-    index = Index.build(load_model(out / "SelHN"), data.test, path=out / "index")
+    index = Index.build(open_towers(out / "SelHN"), data.test, path=out / "index")
     print(f"\nSearch among the {len(index)} unseen scenes, with the model trained by SelHN:")
     for number, scene in enumerate(QUERIES_ABOUT, 1):
         query = data.test.captions[5 * scene]

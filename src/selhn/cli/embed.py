@@ -22,9 +22,14 @@ def embed(
         ),
     ] = None,
     model: Annotated[
-        str, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
+        str,
+        Option(
+            help="A towers folder, a run, a saved model or transformers:FOLDER; default is the shipped one."
+        ),
     ] = "ready",
-    extractor: Annotated[str, Option(help="Vision model for the pictures; see selhn data import.")] = "ready",
+    extractor: Annotated[
+        str | None, Option(help="Vision model of a run or a saved model; see selhn data import.")
+    ] = None,
     rows: Annotated[int, Option(help="Pictures per shard.")] = 10_000,
     column: Annotated[
         str | None,
@@ -54,7 +59,7 @@ def embed(
             source,
             out,
             root=root,
-            model=model,
+            towers=model,
             extractor=extractor,
             rows_per_shard=rows,
             column=column,

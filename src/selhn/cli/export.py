@@ -8,7 +8,7 @@ import typer
 from selhn.base.errors import SelhnError
 
 export_app = typer.Typer(
-    help="Export embeddings, or a model as ONNX files.",
+    help="Export embeddings, or a model as towers that search without torch.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -30,9 +30,9 @@ def embeddings(
 ) -> None:
     """Write vectors of images and texts, with their metadata."""
     from selhn.export import embeddings_of_index, embeddings_of_split, write_clip_retrieval
-    from selhn.models import load_model
     from selhn.search import Index
     from selhn.search.embedded import Rows
+    from selhn.towers import open_towers
     from selhn.training import open_run
 
     if layout != "clip-retrieval":
@@ -40,7 +40,7 @@ def embeddings(
     if rows not in get_args(Rows):
         raise SelhnError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
     if Index.exists(source):
-        parts = embeddings_of_index(Index.load(source, None if model is None else load_model(model)))
+        parts = embeddings_of_index(Index.load(source, None if model is None else open_towers(model)))
     else:
         own_model, dataset = open_run(source, data)
         parts = embeddings_of_split(own_model, dataset[split])
@@ -49,21 +49,38 @@ def embeddings(
     typer.echo(f"{number:,} rows in {out}: {folders}")
 
 
-@export_app.command("onnx")
-def onnx(
-    source: Annotated[str, typer.Argument(help="A run, a saved model, or ready: the model in the package.")],
+@export_app.command("towers")
+def towers(
+    source: Annotated[
+        str,
+        typer.Argument(help="A run, a saved model, transformers:FOLDER, or ready; towers are copied."),
+    ],
     out: Annotated[Path, typer.Argument(help="A new folder.")],
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            help="What made the regions that the model was trained on; see selhn data import. Default is that of its "
+            "data, if it is known. none: the towers take regions."
+        ),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data it was trained on, if the run does not say.")] = None,
 ) -> None:
-    """Write both towers of a model as ONNX files. Checks with onnxruntime that they equal the model."""
-    from selhn.export import export_towers
-    from selhn.models import load_model
-    from selhn.pictures import load_extractor
+    """Write a model as ONNX files that search without torch. Checks that their vectors equal the model's."""
+    from selhn.export import export_source
 
-    is_ready = source == "ready" and not Path(source).exists()
-    model = load_model(source)
-    about = {"regions": load_extractor().identity} if is_ready else {}
-    written = export_towers(model, out, about)
-    largest = max(written["largest_difference"].values())
-    names = ", ".join(sorted(path.name for path in out.iterdir()))
-    head = f"{written['model']['name']}, d = {written['d']}: {names} in {out}"
-    typer.echo(f"{head}; outputs differ from the model's by at most {largest:.0e}")
+    written = export_source(source, out, extractor, data)
+    files = ", ".join(sorted(path.name for path in out.iterdir()))
+    typer.echo(f"{written.name}, {written.width:,} numbers, from {written.image.input}: {files} in {out}")
+    if written.image.input == "regions":
+        known = (
+            f" {written.image.vision}, which you have to name yourself" if written.image.vision else " ..."
+        )
+        typer.echo(
+            f"pictures cannot be indexed with these towers, only regions; for pictures: --extractor{known}"
+        )
+
+
+@export_app.command("onnx", hidden=True)
+def onnx(source: str, out: Path) -> None:
+    """The name that `selhn export towers` had."""
+    raise SelhnError(f"selhn export onnx is now called: selhn export towers {source} {out}")

@@ -52,7 +52,9 @@ def index(
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
         Path | None,
-        Option(help="A run, a saved model or transformers:FOLDER; for pictures, default is the shipped one."),
+        Option(
+            help="A towers folder, run, saved model or transformers:FOLDER; for pictures, default is the shipped one."
+        ),
     ] = None,
     split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
     precision: Annotated[
@@ -119,7 +121,10 @@ def search(
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
-        Path | None, Option(help="Model, if the index has none: a run, a saved model or transformers:FOLDER.")
+        Path | None,
+        Option(
+            help="Model, if the index has none: a towers folder, a run, a saved model or transformers:FOLDER."
+        ),
     ] = None,
     k: Annotated[int, Option("--k", "-k", help="Number of answers.")] = 5,
     where: Annotated[
@@ -172,7 +177,10 @@ def serve(
     ] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
-        Path | None, Option(help="Model, if the index has none: a run, a saved model or transformers:FOLDER.")
+        Path | None,
+        Option(
+            help="Model, if the index has none: a towers folder, a run, a saved model or transformers:FOLDER."
+        ),
     ] = None,
     examples: Annotated[bool, Option("--examples", help="Serve the examples, indexed on first use.")] = False,
     runs: Annotated[Path | None, Option(help="Folder of training runs to show while they train.")] = None,

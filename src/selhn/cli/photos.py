@@ -20,7 +20,10 @@ def photos(
         Path | None, Option(help="Folder of the index; default in ~/.local/share/selhn.")
     ] = None,
     model: Annotated[
-        str | None, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
+        str | None,
+        Option(
+            help="A towers folder, a run, a saved model or transformers:FOLDER; default is the shipped one."
+        ),
     ] = None,
     host: Annotated[
         str, Option(help="Address to listen on; any other than loopback needs --token.")

@@ -12,15 +12,17 @@ from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS, Split
 from selhn.data.formats import DATASETS
-from selhn.models import load_model
+from selhn.data.splits import split_ids
+from selhn.export import towers_of
 from selhn.models.saved import BEST_FOLDER, CONFIG_FILE
 from selhn.pictures import Library, index_pictures
 from selhn.pictures.picture_files import SUFFIXES, Found, find_pictures
 from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index
 from selhn.pictures.plans import make_plan
 from selhn.search import Hit, Index, Item, Query, Record, is_uri
-from selhn.search.items import Kind, Order, by_date, date_of, split_ids, split_items
+from selhn.search.items import Kind, Order, by_date, date_of, split_items
 from selhn.search.shards import holds_embeddings, index_embeddings
+from selhn.towers import open_towers
 from selhn.training import open_run
 from selhn.training.run import open_data
 
@@ -49,7 +51,7 @@ def fill_index(
         )
     is_embedded = source is not None and holds_embeddings(Path(source).expanduser())
     found = None if source is None or is_embedded else _pictures_of(source, remove_missing)
-    opened = None if model is None else load_model(model)
+    opened = None if model is None else open_towers(model)
     if found is None:
         options = {"captions": captions, "extractor": extractor, "dry-run": dry_run or None}
         for name, value in {**options, "remove-missing": remove_missing or None}.items():
@@ -79,7 +81,7 @@ def fill_index(
     done = index_pictures(
         found,
         path,
-        model=opened,
+        towers=opened,
         extractor=extractor,
         captions=captions,
         precision=precision,
@@ -137,14 +139,16 @@ def open_asked(
     path = found_index(path) if named is None else named if is_uri(named) else Path(os.path.expanduser(named))
     sentence = " ".join(words if named is None else words[1:]) or None
     if named is None or is_uri(named) or Index.exists(path):
-        return Library.open(path, None if model is None else load_model(model), extractor=extractor), sentence
+        return Library.open(
+            path, None if model is None else open_towers(model), extractor=extractor
+        ), sentence
     if Path(path).is_dir() and not _is_run(Path(path)):
         raise NotFound(
             f"{named} is neither an index nor a run: to search the pictures in it, `selhn index {named}`, "
             "then `selhn search` with only the words"
         )
     own_model, dataset = open_run(Path(path), data)
-    return Library(Index.build(own_model, dataset[split])), sentence
+    return Library(Index.build(towers_of(own_model), dataset[split])), sentence
 
 
 def _is_place(word: str, followed: bool) -> bool:

@@ -145,6 +145,17 @@ class Split:
         return chosen
 
 
+def split_ids(split: Split) -> list[str]:
+    """What the images of a split are called in an index."""
+    seen: set[str] = set()
+    ids = []
+    for row, name in enumerate(split.image_names):
+        name = name if name and name not in seen else f"{name}#{row}"
+        seen.add(name)
+        ids.append(name)
+    return ids
+
+
 @dataclass(frozen=True)
 class Data:
     """A data set: three splits."""

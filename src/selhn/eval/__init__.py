@@ -11,6 +11,7 @@ from selhn.eval.encoded import (
 )
 from selhn.eval.metrics import DirectionMetrics, Metrics, QueryRanks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
+from selhn.eval.rerank import PairScorer, rerank_split
 from selhn.eval.significance import Comparison, Intervals, paired_bootstrap, recall_intervals
 from selhn.eval.word_attention import image_row, pair_attention, region_attention
 
@@ -19,6 +20,7 @@ __all__ = [
     "DirectionMetrics",
     "Intervals",
     "Metrics",
+    "PairScorer",
     "QueryRanks",
     "encode_split",
     "ensemble",
@@ -26,4 +28,4 @@ __all__ = [
 ]
 __all__ += ["folds", "folds_of", "image_row", "in_folds", "measure_split", "pair_attention"]
 __all__ += ["paired_bootstrap", "ranks", "recall", "recall_from_embeddings", "recall_intervals"]
-__all__ += ["region_attention", "require_width", "score_split"]
+__all__ += ["region_attention", "require_width", "rerank_split", "score_split"]

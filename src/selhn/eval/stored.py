@@ -192,6 +192,11 @@ def identity_of_model(model: AbstractMatcher) -> dict[str, str]:
     }
 
 
+def digest_of(model: AbstractMatcher) -> str:
+    """Identifies a model: models with different vectors have different digests."""
+    return hashlib.blake2b(json.dumps(identity_of_model(model)).encode(), digest_size=12).hexdigest()
+
+
 def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:

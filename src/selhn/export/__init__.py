@@ -1,7 +1,11 @@
 """Export for other programs: both towers as ONNX files, and embeddings in clip-retrieval's layout."""
 
+from selhn.export.calibration import calibrate, write_cutoff
 from selhn.export.clip_retrieval import embeddings_of_index, embeddings_of_split, write_clip_retrieval
+from selhn.export.matcher_towers import MatcherTowers, towers_of
+from selhn.export.sources import export_source
 from selhn.export.towers import export_towers
 from selhn.search.embedded import Embedded
 
-__all__ = ["Embedded", "embeddings_of_index", "embeddings_of_split", "export_towers", "write_clip_retrieval"]
+__all__ = ["Embedded", "MatcherTowers", "embeddings_of_index", "embeddings_of_split", "export_source"]
+__all__ += ["calibrate", "export_towers", "towers_of", "write_clip_retrieval", "write_cutoff"]

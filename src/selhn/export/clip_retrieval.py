@@ -10,12 +10,12 @@ import torch
 from selhn.base.errors import SelhnError
 from selhn.base.folders import new_folder
 from selhn.data import Split
+from selhn.data.splits import split_ids
 from selhn.eval import encode_split
+from selhn.export.matcher_towers import width_of
 from selhn.models import AbstractMatcher
 from selhn.search import Index, Record
 from selhn.search.embedded import TEXTS, Embedded, Rows, import_pyarrow, shard_files, write_rows
-from selhn.search.encoding import width_of
-from selhn.search.items import split_ids
 
 ROWS = 1_000_000
 """Rows per file, as many as clip-retrieval writes."""

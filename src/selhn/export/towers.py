@@ -1,255 +1,239 @@
-"""Both towers of an embedding model as ONNX files, kept only if they agree with the model.
+"""An embedding model as a towers folder (`selhn.towers`), kept only if it gives what the model gives.
 
-OUT/image_tower.onnx   regions (images, M, F) float32, region_mask (images, M) bool -> image_vector (images, d)
-OUT/text_tower.onnx    tokens (texts, N) int64, token_mask (texts, N) bool -> text_vector (texts, d)
-OUT/towers.json        inputs, outputs, the tokenizer, d, how vectors are scored, and the largest difference
-OUT/vocabulary.json    or tokenizer.json: what makes tokens from a sentence
+OUT/image.onnx      from pixels if the vision model is known, else from regions; see `export.networks`
+OUT/text.onnx       from tokens
+OUT/tokenizer.json  from a sentence to tokens, for the library `tokenizers`
+OUT/towers.json     everything that a program needs to use the files, and their SHA-256
+OUT/*.weights       of networks that are large
 """
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from PIL import Image
+from torch import Tensor
 
 from selhn.base.device import device_of
-from selhn.base.errors import MissingExtra, SelhnError, pip_install
+from selhn.base.errors import SelhnError
 from selhn.base.folders import new_folder
-from selhn.base.onnx import import_onnxruntime
+from selhn.base.sealed import digest_file
 from selhn.base.version import __version__
-from selhn.export.onnx_gru import translations, with_exported_grus
+from selhn.eval.stored import digest_of
+from selhn.export.matcher_towers import towers_of, width_of
+from selhn.export.networks import (
+    FromRegions,
+    FromTokens,
+    Network,
+    imported_onnx,
+    pixels_to_vector,
+    preparation_of,
+    write_network,
+)
+from selhn.export.onnx_gru import with_exported_grus
+from selhn.export.tokenizers import most_tokens, write_tokenizer
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import members, taken_side
-from selhn.search.encoding import digest_of, width_of
-from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
+from selhn.pictures.extractor import Extractor, grid_boxes
+from selhn.pictures.two_towers import TwoTowers
+from selhn.towers import Description, ImageSide, TextSide, Towers
+from selhn.towers.description import DESCRIPTION_FILE
+from selhn.towers.first_run import remember
 
 TOLERANCE = 1e-4
-DESCRIPTION_FILE = "towers.json"
-FORMAT = 1
-SHAPES = ((1, 1), (1, 7), (2, 36), (3, 2), (9, 12), (33, 5))
-"""Shapes for which the files are compared with the model: images or texts, and positions."""
-EXPORTED_SHAPE = (4, 6)
+SHAPES = ((4, 6), (1, 1), (1, 7), (2, 36), (3, 2), (9, 12), (33, 5))
+"""Shapes for which the files are compared with the model: images or texts, and positions. The first is traced."""
+PICTURES = ((64, 48), (300, 200), (20, 90))
+"""Sizes of random pictures that they are compared on."""
+SENTENCES = ("a", "two dogs, one of them brown, run through the snow", "An old man's hat.", "zxqv!")
+IMAGE_FILE, TEXT_FILE, IMAGE_VECTOR, TEXT_VECTOR = "image.onnx", "text.onnx", "image_vector", "text_vector"
+REGIONS, TOKENS = ("regions", "region_mask"), ("tokens", "token_mask")
 Side = Literal["image", "text"]
 
 
-@dataclass(frozen=True)
-class Tower:
-    """One side of a model: the name of its file, its inputs and its output."""
-
-    side: Side
-    inputs: tuple[str, str]
-    axes: tuple[str, str]
-    output: str
-
-    @property
-    def file(self) -> str:
-        return f"{self.side}_tower.onnx"
-
-    def encode(self, model: AbstractMatcher, values: Tensor, mask: Tensor) -> Tensor:
-        return model.encode_images(values, mask) if self.side == "image" else model.encode_texts(values, mask)
-
-
-TOWERS = (
-    Tower("image", ("regions", "region_mask"), ("images", "regions_of_image"), "image_vector"),
-    Tower("text", ("tokens", "token_mask"), ("texts", "tokens_of_text"), "text_vector"),
-)
-
-
 def export_towers(
-    model: AbstractMatcher, out: Path | str, about: dict[str, Any] | None = None, tolerance: float = TOLERANCE
-) -> dict[str, Any]:
-    """Write both towers into a new folder, compare them with the model, and return what `towers.json` says.
+    model: AbstractMatcher,
+    out: Path | str,
+    extractor: Extractor | None = None,
+    *,
+    vision: str | None = None,
+    cutoff: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Description:
+    """Write a model into a new folder that `selhn.towers.Towers` opens, and return what its `towers.json` says.
 
-    The folder appears only if it is complete and agrees with the model.
+    The folder appears only if it is complete and gives the vectors of the model.
 
     Args:
-        about: further entries of `towers.json`, such as how pictures become regions.
+        extractor: what made the regions that the model was trained on. Its vision model then becomes part of
+            `image.onnx`, which takes pixels. A model of another library has its own.
+        vision: the name of that extractor, if only its name is known.
+        cutoff: which scores mean a match, as `selhn.export.calibrate` finds it.
+        about: further entries of `towers.json`.
         tolerance: the largest difference of a coordinate that is accepted.
     """
-    if model.source is not None:
-        raise SelhnError(f"{model.source} is a model of another library: export it with that library")
-    width_of(model)  # refuses a model that has none
+    if isinstance(model, TwoTowers):
+        extractor = model.require_own(extractor or model.extractor)
+    width = width_of(model)  # refuses a model that has none
     taken_side(model, {}, "images")
-    onnx, onnxruntime = _imported()
+    imported_onnx()
+    if extractor is not None and extractor.width != model.settings.get("feature_dim", extractor.width):
+        raise SelhnError(
+            f"the model takes features of {model.settings['feature_dim']} numbers and {extractor.backbone.name} gives "
+            f"{extractor.width}: name the extractor that it was trained with, or none"
+        )
     with new_folder(Path(out)) as partial:
-        differences = {}
-        for tower in TOWERS:
-            onnx.save(_graph(model, tower), partial / tower.file)
-            differences[tower.side] = _largest_difference(
-                onnxruntime, model, tower, partial / tower.file, tolerance
-            )
-        description = describe_towers(model, differences, about or {})
-        (partial / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-        if model.tokenizer is not None:
-            model.tokenizer.save(partial)
-    return description
+        copy = with_exported_grus(model)
+        text = _write_text(copy, partial)
+        image = _write_image(copy, partial, extractor, vision)
+        order = not all(own.is_embedding for own in members(model))
+        found = Description(
+            name=model.name or type(model).__name__,
+            digest=digest_of(model),
+            width=width,
+            score="order" if order else "product",
+            image=image,
+            text=text,
+            pictures=None if extractor is None else preparation_of(extractor),
+            cutoff=cutoff,
+            sha256={path.name: digest_file(path) for path in sorted(partial.iterdir())},
+            about={"versions": {"selhn": __version__, "torch": str(torch.__version__)}, **(about or {})},
+        )
+        differences = _differences(Towers(partial, found), model, extractor, tolerance)
+        content = {**found.content(), "largest_difference": differences}
+        (partial / DESCRIPTION_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        written = Description.read(partial)  # refuses what another machine would refuse
+    remember((Path(out) / DESCRIPTION_FILE).read_bytes())
+    return written
 
 
-def describe_towers(
-    model: AbstractMatcher, differences: dict[Side, float], about: dict[str, Any]
-) -> dict[str, Any]:
-    """Everything a program needs to use the files without selhn."""
-    first = members(model)[0]
-    order = bool(getattr(first, "order", False))
-    unit_images = bool(getattr(first, "normalise_images", True))
-    return {
-        "format": FORMAT,
-        "model": {"name": model.name or type(model).__name__, "digest": digest_of(model), **about},
-        "d": width_of(model),
-        "feature_dim": _feature_dim(model),
-        "towers": {tower.side: {**asdict(tower), "file": tower.file} for tower in TOWERS},
-        "types": {"regions": "float32", "tokens": "int64", "region_mask": "bool", "token_mask": "bool"},
-        "unit_length": {"image": unit_images, "text": True},
-        "score": "-|max(0, text - image)|" if order else "image . text",
-        "tokenizer": _tokenizer(model),
-        "largest_difference": differences,
-        "versions": {"selhn": __version__, "torch": str(torch.__version__)},
-    }
+def _write_text(model: AbstractMatcher, folder: Path) -> TextSide:
+    text = write_tokenizer(model, folder, {"file": TEXT_FILE, "inputs": TOKENS, "output": TEXT_VECTOR})
+    axes = ("texts",) if text.pad_to else ("texts", "tokens_of_text")
+    sample = random_texts(model, *SHAPES[0], seed=0, pad_to=text.pad_to)
+    write_network(Network(FromTokens(model), TOKENS, (TEXT_VECTOR,), axes, sample), folder / TEXT_FILE)
+    return text
 
 
-def _tokenizer(model: AbstractMatcher) -> dict[str, Any] | None:
-    if model.tokenizer is None:
-        return None
-    words = isinstance(model.tokenizer, Vocabulary)
-    return {
-        "kind": "words in lower case, <start> before and <end> after" if words else "word pieces of BERT",
-        "file": VOCABULARY_FILE if words else PIECES_FILE,
-        "size": model.tokenizer.size,
-        "pad_id": model.tokenizer.pad_id,
-        "max_length": _most_places(model),
-    }
+def _write_image(
+    model: AbstractMatcher, folder: Path, extractor: Extractor | None, vision: str | None
+) -> ImageSide:
+    if extractor is None:
+        axes = ("images",) if model.settings.get("num_regions") else ("images", "regions_of_image")
+        sample = random_regions(model, *SHAPES[0], seed=0)
+        write_network(
+            Network(FromRegions(model), REGIONS, (IMAGE_VECTOR,), axes, sample), folder / IMAGE_FILE
+        )
+        width = model.settings["feature_dim"]
+        return ImageSide(IMAGE_FILE, "regions", REGIONS, IMAGE_VECTOR, feature_dim=width, vision=vision)
+    if isinstance(model, TwoTowers):
+        extractor = model.extractor  # of the copy
+    # A cell alone is no picture for a model that takes a fixed number of regions, such as one of pixels.
+    parts = extractor.cells > 0 and not model.settings.get("num_regions")
+    network = pixels_to_vector(model, extractor, parts)
+    write_network(network, folder / IMAGE_FILE)
+    return ImageSide(
+        IMAGE_FILE,
+        "pixels",
+        network.inputs,
+        IMAGE_VECTOR,
+        features=extractor.identity,
+        part_output=network.outputs[1] if parts else None,
+        boxes=tuple(map(tuple, grid_boxes(extractor.cells)[1:].tolist())) if parts else (),
+        vision=extractor.name or vision,
+    )
 
 
-def _feature_dim(model: AbstractMatcher) -> int:
+def random_regions(
+    model: AbstractMatcher, images: int, regions: int, seed: int
+) -> tuple[Float[Tensor, "I M F"], Bool[Tensor, "I M"]]:
+    """Random regions; the masks have holes, and the first image has all of them."""
     if "feature_dim" not in model.settings:
         raise SelhnError(
-            "the width of the regions is unknown: only a model with a setting feature_dim can be exported"
+            "the width of the regions is unknown: only a model with a setting feature_dim can be exported from regions"
         )
-    return int(model.settings["feature_dim"])
-
-
-def _most_places(model: AbstractMatcher) -> int | None:
-    """The longest text in tokens, if there is a limit."""
-    bert = model.settings.get("bert")
-    if isinstance(bert, dict):
-        return int(bert["max_position_embeddings"])
-    return getattr(model.tokenizer, "max_length", None)
-
-
-def _fixed_places(model: AbstractMatcher, tower: Tower) -> int | None:
-    """The number of regions, if a model requires a fixed number (CVSE)."""
-    return model.settings.get("num_regions") if tower.side == "image" else None
-
-
-def _graph(model: AbstractMatcher, tower: Tower) -> Any:
-    """The ONNX model of one tower, for any number of items and places."""
-    values, mask = _sample(model, tower, *EXPORTED_SHAPE, seed=0)
-    any_size = {0: torch.export.Dim.DYNAMIC}
-    if _fixed_places(model, tower) is None:
-        any_size[1] = torch.export.Dim.DYNAMIC
-    module = _OneSide(with_exported_grus(model), tower).eval()
-    with torch.no_grad(), _quiet():
-        program = torch.onnx.export(
-            module,
-            (values, mask),
-            dynamo=True,
-            dynamic_shapes=(any_size, any_size),
-            input_names=list(tower.inputs),
-            output_names=[tower.output],
-            custom_translation_table=dict(translations()),
-            # No optimisation: it would turn the 1e-8 of unit vectors into 0; runtimes optimise on
-            # load.
-            optimize=False,
-            verbose=False,
-        )
-    assert program is not None
-    graph = program.model_proto
-    del graph.graph.value_info[:]  # shapes of the sample
-    for value in (*graph.graph.input, *graph.graph.output):
-        for dimension, name in zip(value.type.tensor_type.shape.dim, tower.axes):
-            if dimension.dim_param:
-                dimension.dim_param = name
-    return graph
-
-
-class _OneSide(nn.Module):
-    model: AbstractMatcher
-
-    def __init__(self, model: AbstractMatcher, tower: Tower):
-        super().__init__()
-        self.model, self.tower = model, tower
-
-    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        return self.tower.encode(self.model, values, mask)
-
-
-def _sample(
-    model: AbstractMatcher, tower: Tower, rows: int, places: int, seed: int
-) -> tuple[Float[Tensor, "n M F"] | Int[Tensor, "n N"], Bool[Tensor, "n _"]]:
-    """Random items, the first of full length, the others padded; masks of images have holes too."""
     generator = torch.Generator().manual_seed(seed)
-    places = _fixed_places(model, tower) or places
-    lengths = torch.randint(1, places + 1, (rows,), generator=generator)
+    regions = model.settings.get("num_regions") or regions
+    mask = _mask(images, regions, generator)[:, torch.randperm(regions, generator=generator)]
+    return torch.randn(images, regions, model.settings["feature_dim"], generator=generator), mask
+
+
+def random_texts(
+    model: AbstractMatcher, texts: int, tokens: int, seed: int, pad_to: int | None = None
+) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+    """Random tokens with padding; the first text is as long as they get."""
+    assert model.tokenizer is not None
+    generator = torch.Generator().manual_seed(seed)
+    mask = _mask(texts, pad_to or min(tokens, most_tokens(model) or tokens), generator)
+    ids = torch.randint(0, model.tokenizer.size, mask.shape, generator=generator)
+    if pad_to:  # padding counts as text
+        return ids, torch.ones_like(mask)
+    return ids.masked_fill(~mask, model.tokenizer.pad_id), mask
+
+
+def _mask(items: int, places: int, generator: torch.Generator) -> Bool[Tensor, "n N"]:
+    lengths = torch.randint(1, places + 1, (items,), generator=generator)
     lengths[0] = places
-    mask = torch.arange(places) < lengths[:, None]
-    if tower.side == "image":
-        mask = mask[:, torch.randperm(places, generator=generator)]
-        return torch.randn(rows, places, _feature_dim(model), generator=generator), mask
-    size = model.tokenizer.size if model.tokenizer is not None else int(model.settings["vocab_size"])
-    tokens = torch.randint(0, size, (rows, places), generator=generator)
-    return tokens.masked_fill(~mask, 0 if model.tokenizer is None else model.tokenizer.pad_id), mask
+    return torch.arange(places) < lengths[:, None]
 
 
-def _largest_difference(
-    onnxruntime: Any, model: AbstractMatcher, tower: Tower, file: Path, tolerance: float
-) -> float:
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    device = device_of(model)
-    most, largest = _most_places(model) if tower.side == "text" else None, 0.0
-    for seed, (rows, places) in enumerate((EXPORTED_SHAPE, *SHAPES), 1):
-        values, mask = _sample(model, tower, rows, min(places, most or places), seed)
-        with in_eval_mode(model):
-            wanted = tower.encode(model, values.to(device), mask.to(device)).float().cpu().numpy()
-        (found,) = session.run([tower.output], dict(zip(tower.inputs, (values.numpy(), mask.numpy()))))
-        difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else np.inf
-        if not difference <= tolerance:
-            raise SelhnError(
-                f"the {tower.side} tower differs by {difference:.1e} from {model.name} for {rows} x {places}; at most "
-                f"{tolerance:.0e} is allowed: nothing was written; try other versions of torch, onnx and onnxruntime"
-            )
-        largest = max(largest, difference)
+def _differences(
+    towers: Towers, model: AbstractMatcher, extractor: Extractor | None, tolerance: float
+) -> dict[Side, float]:
+    """The largest difference of a coordinate on each side; refuses more than is tolerated."""
+    largest: dict[Side, float] = {"image": 0.0, "text": 0.0}
+    pairs = _images(towers, model, extractor), _texts(towers, model)
+    for side, of_side in zip(largest, pairs):
+        for on, found, wanted in of_side:
+            difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else np.inf
+            if not difference <= tolerance:
+                raise SelhnError(
+                    f"the {side} tower differs by {difference:.1e} from {towers.name} on {on}; at most "
+                    f"{tolerance:.0e} is allowed: nothing was written; try other versions of torch and onnxruntime"
+                )
+            largest[side] = max(largest[side], difference)
     return largest
 
 
-def _imported() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-
-        onnxruntime = import_onnxruntime()
-    except ImportError as missing:
-        raise MissingExtra(f"ONNX files need {missing.name}: {pip_install('onnx')}") from None
-    return onnx, onnxruntime
+Compared = Iterator[tuple[str, np.ndarray, np.ndarray]]
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence torch's warnings about its own internals and about missing vision packages."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        logger.setLevel(level)
+def _texts(towers: Towers, model: AbstractMatcher) -> Compared:
+    for seed, (texts, tokens) in enumerate(SHAPES, 1):
+        ids, mask = random_texts(model, texts, tokens, seed, towers.description.text.pad_to)
+        with in_eval_mode(model):
+            wanted = model.encode_texts(ids.to(device_of(model)), mask.to(device_of(model)))
+        yield f"{texts} x {tokens} tokens", towers.embed_tokens(ids.numpy(), mask.numpy()), _numbers(wanted)
+    yield "sentences", towers.embed_texts(SENTENCES), _numbers(model.embed_texts(list(SENTENCES)))
+
+
+def _images(towers: Towers, model: AbstractMatcher, extractor: Extractor | None) -> Compared:
+    if extractor is None:
+        for seed, (images, places) in enumerate(SHAPES, 1):
+            regions, mask = random_regions(model, images, places, seed)
+            with in_eval_mode(model):
+                wanted = model.encode_images(regions.to(device_of(model)), mask.to(device_of(model)))
+            yield (
+                f"{images} x {places} regions",
+                towers.embed_regions(regions.numpy(), mask.numpy()),
+                _numbers(wanted),
+            )
+        return
+    draw, torch_towers = np.random.default_rng(0), towers_of(model, extractor)
+    noise = (draw.integers(0, 256, (height, width, 3), dtype=np.uint8) for width, height in PICTURES)
+    pictures = [Image.fromarray(own) for own in noise]
+    yield "pictures", towers.embed_pictures(pictures), torch_towers.embed_pictures(pictures)
+    found = towers.embed_parts(towers.prepare(pictures[0]))
+    if found is not None:
+        wanted_parts = torch_towers.embed_parts(torch_towers.prepare(pictures[0]))
+        assert wanted_parts is not None
+        yield "parts of a picture", found[0], wanted_parts[0]
+
+
+def _numbers(vectors: Tensor) -> np.ndarray:
+    return vectors.float().cpu().numpy()

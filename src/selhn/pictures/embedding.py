@@ -21,18 +21,19 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import refuse_links, writing
 from selhn.base.names import printable
 from selhn.base.progress import Progress
-from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.cache import Uncached
 from selhn.pictures.extraction import Extraction, PictureRegions
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
 from selhn.pictures.picture_sources import PictureInput, PictureInputs, list_source
 from selhn.pictures.plans import picture_facts
-from selhn.pictures.ready import READY
+from selhn.pictures.tower_vectors import TowerVectors
 from selhn.search import Item, Record
 from selhn.search.embedded import Embedded, EmbeddedRow, import_pyarrow
 from selhn.search.encoding import encode_items
 from selhn.search.shards import PARTIAL, ShardDone, Shards
+from selhn.towers import AbstractTowers, open_towers
+from selhn.towers.ready import READY
 
 ROWS = 10_000
 """Pictures per shard: minutes of work for one core, the most that a killed process loses."""
@@ -48,7 +49,7 @@ class ShardEmbedder:
     Args:
         out: the folder.
         source, root: see `embed_pictures`.
-        model, extractor: see `embed_pictures`.
+        towers, extractor: see `embed_pictures`.
         workers: pictures read and computed at a time, by default one per core.
         retry: whether to make shards again from which pictures were left out.
         step: is told how many pictures were finished.
@@ -57,8 +58,8 @@ class ShardEmbedder:
     out: Path
     source: Path | str
     root: Path | None = None
-    model: str | Path | AbstractMatcher = READY
-    extractor: str | Extractor = READY
+    towers: str | Path | AbstractTowers = READY
+    extractor: str | Extractor | None = None
     device: str = "cpu"
     workers: int | None = None
     retry: bool = False
@@ -66,19 +67,14 @@ class ShardEmbedder:
 
     @cached_property
     def library(self) -> Library:
-        """The model and the extractor that fits it, as for an index."""
-        own = (
-            load_model(self.model)
-            if isinstance(self.model, str | Path) and self.model != READY
-            else self.model
-        )
-        model = own if isinstance(own, AbstractMatcher) else None
-        return Library.create(None, model, self.extractor, device=choose_device(self.device))
+        """The towers, with an extractor that fits them if they take regions, as for an index."""
+        towers = open_towers(self.towers) if isinstance(self.towers, str | Path) else self.towers
+        return Library.create(None, towers, self.extractor, device=choose_device(self.device))
 
     @cached_property
     def shards(self) -> Shards:
         planned = Shards.open(self.out)
-        planned.identity.require(self.library.index.model, self.out)
+        planned.identity.require(self.library.index.towers, self.out)
         return planned
 
     def __call__(self, number: int) -> ShardDone:
@@ -87,13 +83,12 @@ class ShardEmbedder:
             if not (self.retry and done.left_out):
                 self.step(done.rows + done.left_out)
                 return done
-        extractor, columns = self.library.extractor, self.shards.about["columns"]
-        assert extractor is not None
+        vectors, columns = TowerVectors(self.library.index.towers), self.shards.about["columns"]
         inputs = PictureInputs(self.shards.entries(number), columns or {}, Path(self.source), self.root)
         rows: list[EmbeddedRow] = []
         workers = self.workers or torch.get_num_threads()
         with _one_core():
-            reading = Extraction(inputs, extractor, Uncached(extractor.width), workers=workers, quiet=True)
+            reading = Extraction(inputs, vectors, Uncached(vectors.width), workers=workers, quiet=True)
             pictures, told = iter(reading), 0
             while block := list(islice(pictures, ENCODED_AT_ONCE)):
                 rows += self._rows(block, with_texts=bool(columns and columns["caption"]))
@@ -106,7 +101,8 @@ class ShardEmbedder:
         items = [self._item(picture) for picture in block]
         records = [Record.of(item) for item in items]
         width = self.shards.identity.width
-        embedded = Embedded(records, *encode_items(self.library.index.model, items, records, width))
+        found = map(torch.from_numpy, encode_items(self.library.index.towers, items, records, width))
+        embedded = Embedded(records, *found)
         if float((embedded.images.norm(dim=1) - 1).abs().max()) > UNIT:
             raise SelhnError(
                 f"{self.shards.identity.model_name} gives vectors that are not of unit length, and these files hold "
@@ -122,7 +118,7 @@ class ShardEmbedder:
         assert isinstance(own, PictureInput)
         file = picture_facts(Path(own.name), Path(root)) if root else {}
         captions = (own.caption,) if own.caption else ()
-        return Item(own.name, picture.regions, None, captions, {**own.metadata, **picture.facts, **file})
+        return Item(own.name, None, picture.vector, captions, {**own.metadata, **picture.facts, **file})
 
 
 @contextmanager
@@ -160,8 +156,8 @@ def embed_pictures(
     out: Path | str,
     *,
     root: Path | str | None = None,
-    model: str | Path | AbstractMatcher = READY,
-    extractor: str | Extractor = READY,
+    towers: str | Path | AbstractTowers = READY,
+    extractor: str | Extractor | None = None,
     rows_per_shard: int = ROWS,
     column: str | None = None,
     caption: str | None = None,
@@ -182,8 +178,8 @@ def embed_pictures(
         source: a folder of pictures; a list of files, one per line; or Parquet, a file or a folder, with a column
             of paths or of pictures. Nothing is downloaded.
         root: the folder below which pictures are read that a list or Parquet names; by default that of the source.
-        model: "ready", a saved model, a run, or both towers of another library; see `load_model`.
-        extractor: the one that fits the model; see `load_extractor`.
+        towers: towers, or a name that `open_towers` takes: "ready", a folder, a run, or both towers of another library.
+        extractor: for towers that take regions; see `load_extractor`.
         rows_per_shard: pictures per shard.
         column, caption: columns of Parquet; see `list_source`.
         workers: pictures in progress at a time, by default one per core; with Ray, per process, by default 1.
@@ -203,7 +199,7 @@ def embed_pictures(
         "out": out,
         "source": place,
         "root": root and Path(root).expanduser().absolute(),
-        "model": model,
+        "towers": towers,
         "extractor": extractor,
         "device": device,
         "retry": retry,

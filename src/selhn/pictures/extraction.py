@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,6 +28,7 @@ from selhn.pictures.extractor import Extractor, Prepared
 from selhn.pictures.picture_files import VIDEOS, is_text, read_bytes, writable
 from selhn.pictures.picture_report import PictureReport
 from selhn.pictures.picture_sources import PictureInput, PictureInputs
+from selhn.pictures.tower_vectors import TowerVectors
 from selhn.search.items import moment_id
 
 FEWEST, FIRST_BLOCK, LONGEST_BLOCK = 16, 0.5, 8.0
@@ -52,14 +54,20 @@ class PictureRegions:
 
     path: Path | PictureInput
     key: bytes = b""
-    prepared: Prepared | None = None
+    prepared: Prepared | Any = None
     """Set if its regions are not stored yet."""
     regions: Float[Tensor, "M F"] | None = None
-    """All features, as stored, at the end."""
+    """All features, as stored, at the end; by towers, one row with the vector."""
     notes: tuple[str, ...] = ()
     refused: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     moment: float | None = None
+
+    @property
+    def vector(self) -> Float[np.ndarray, " d"]:
+        """What towers made of it."""
+        assert self.regions is not None
+        return self.regions[0].numpy()
 
     @property
     def id(self) -> str:
@@ -75,7 +83,7 @@ class Extraction:
     """
 
     paths: Sequence[Path] | PictureInputs
-    extractor: Extractor
+    extractor: Extractor | TowerVectors
     store: FeatureCache
     batch_size: int = 16
     workers: int | None = None
@@ -89,8 +97,7 @@ class Extraction:
         self.workers = self.cores if self.workers is None else self.workers
         if self.batch_size < 1 or self.workers < 1:
             raise SelhnError(f"batch_size {self.batch_size} and workers {self.workers} must be at least 1")
-        device = getattr(self.extractor.backbone, "device", None)
-        self.in_workers = device is not None and device.type == "cpu"
+        self.in_workers = self.extractor.in_threads
 
     def __iter__(self) -> Generator[PictureRegions, None, None]:
         pictures = self._read_ahead()
@@ -153,7 +160,7 @@ class Extraction:
         found[-1].moment, found[-1].facts = None, {**first.facts, **({"moments": times} if times else {})}
         return found
 
-    def _prepare(self, picture: Picture) -> Prepared:
+    def _prepare(self, picture: Picture) -> Prepared | Any:
         prepared = self.extractor.prepare(picture.image)
         return self.extractor.compute(prepared) if self.in_workers else prepared
 
@@ -207,7 +214,7 @@ def extract_pictures(
         workers: pictures in progress at a time, by default one per core.
         root: folder that names in the report are relative to.
     """
-    store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
+    store = FeatureCache(cache or default_cache(), extractor.cached_as, extractor.width, precision)
     extraction = Extraction(paths, extractor, store, batch_size, workers, root, quiet)
     used = [(picture.path, picture.key) for picture in extraction]
     keys = [key for _, key in used]

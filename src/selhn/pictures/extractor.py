@@ -17,8 +17,10 @@ from selhn.base.names import NAMED_LIBRARIES, named_object
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, decode_video
-from selhn.pictures.preparation import Preprocessing
-from selhn.pictures.ready import READY, load_ready_projection
+from selhn.pictures.ready import load_ready_projection
+from selhn.pictures.tower_vectors import REDUCED
+from selhn.towers import Preparation
+from selhn.towers.ready import READY
 
 EMBEDDING = "embedding:"
 Form = Literal["raw", "full", "pca"]
@@ -53,6 +55,7 @@ class Extractor:
         detector: returns further boxes of a picture, always the same number: x1, y1, x2, y2 as
             shares of width and height.
         detector_name: identifies the detector, so that the features of two are never mixed.
+        name: the name by which `load_extractor` makes it again, if there is one.
     """
 
     backbone: Backbone
@@ -61,6 +64,7 @@ class Extractor:
     projection: Projection | None = None
     detector: Detector | None = None
     detector_name: str = ""
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if self.form not in ("raw", "full", "pca"):
@@ -84,7 +88,7 @@ class Extractor:
 
     @property
     def identity(self) -> str:
-        """Differs whenever the features would differ."""
+        """Differs whenever the features would differ, up to how JPEGs are decoded: see `cached_as`."""
         parts = [self.backbone.name, f"grid {self.cells}", self.form, self.detector_name]
         if self.projection is not None and self.form != "raw":
             kept = (self.projection.mean, self.projection.components, self.projection.scale)
@@ -92,25 +96,40 @@ class Extractor:
             parts.append(digest.hexdigest()[:16])
         return ", ".join(parts)
 
+    @property
+    def in_threads(self) -> bool:
+        """Whether pictures are computed fastest one at a time, each in a thread of its own, as on a CPU."""
+        device = getattr(self.backbone, "device", None)
+        return device is not None and device.type == "cpu"
+
+    @property
+    def cached_as(self) -> str:
+        """`identity` for features in a cache: versions that decode large JPEGs in another way have others.
+
+        An index compares `identity` alone, because vectors made by either belong together (cosine 0.999).
+        """
+        return self.identity if self.resized is None else f"{self.identity}, {REDUCED}"
+
     def decode(self, content: bytes | Moment, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""
-        return decode_picture(content, name, most_pixels, resized=self._resized)
+        return decode_picture(content, name, most_pixels, resized=self.resized)
 
     def decode_video(self, path: Path, name: str) -> list[Picture]:
         """`decode` for some key frames of a video."""
-        return decode_video(path, name, resized=self._resized)
+        return decode_video(path, name, resized=self.resized)
 
     @property
-    def _resized(self) -> tuple[int, int] | None:
+    def resized(self) -> tuple[int, int] | None:
+        """Width and height, if `prepare` begins with squashing a picture to that size: a decoder may do so before."""
         resizing = self.backbone.prepare if self.detector is None else None
-        return resizing.size[::-1] if isinstance(resizing, Preprocessing) else None
+        return resizing.resized if isinstance(resizing, Preparation) else None
 
     def prepare(self, image: Image.Image) -> Prepared:
         """What can be done ahead, in another thread."""
         boxes = _grid(self.cells)
         if self.detector is not None:
             boxes = torch.cat([boxes, self.detector(image)])
-        return Prepared(self.backbone.prepare(image), boxes)
+        return Prepared(torch.as_tensor(self.backbone.prepare(image)), boxes)
 
     @torch.inference_mode()
     def compute(self, picture: Prepared) -> Prepared:
@@ -124,7 +143,12 @@ class Extractor:
         maps = (
             torch.stack(known) if known else self.backbone.maps(torch.stack([own.pixels for own in pictures]))
         )
-        means = pool_boxes(maps.float(), torch.stack([picture.boxes for picture in pictures])).cpu()
+        return self.projected(
+            pool_boxes(maps.float(), torch.stack([picture.boxes for picture in pictures])).cpu()
+        )
+
+    def projected(self, means: Float[Tensor, "B M C"]) -> Float[Tensor, "B M F"]:
+        """Features of the form, from means of the map over the boxes."""
         projection = self.projection
         if self.form == "raw" or projection is None:
             return means
@@ -150,10 +174,12 @@ def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells:
         )
     if name != READY:
         backbone = create_backbone(name, device)
-        return Extractor(backbone, getattr(backbone, "cells", cells))
+        own = getattr(backbone, "cells", None)
+        return Extractor(backbone, cells if own is None else own, name=name if own or cells == 3 else None)
     if cells != 3:
         raise SelhnError(f"cells is {cells}: the ready model takes 3 x 3; name another vision model")
-    return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())
+    backbone = create_backbone("efficientnet_lite2", device)
+    return Extractor(backbone, 3, "full", load_ready_projection(), name=READY)
 
 
 def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
@@ -175,13 +201,18 @@ _grid = lru_cache(16)(grid_boxes)
 def pool_boxes(maps: Float[Tensor, "B C h w"], boxes: Float[Tensor, "B M 4"]) -> Float[Tensor, "B M C"]:
     """The mean of the map over each box, where a cell counts by the area it shares with the box."""
     height, width = maps.shape[2:]
-    shares = torch.stack([_shares(tuple(map(tuple, own)), height, width) for own in boxes.tolist()])
+    shares = torch.stack([box_shares(own, height, width) for own in boxes])
     return shares.to(maps) @ maps.flatten(2).transpose(1, 2)
+
+
+def box_shares(boxes: Float[Tensor, "M 4"], height: int, width: int) -> Float[Tensor, "M cells"]:
+    """How much of each box of a picture is in each cell of a map."""
+    return _shares(tuple(map(tuple, boxes.tolist())), height, width)
 
 
 @lru_cache(64)
 def _shares(boxes: tuple[tuple[float, ...], ...], height: int, width: int) -> Float[Tensor, "M cells"]:
-    """How much of each box of a picture is in each cell of a map; cached, because most boxes form a grid."""
+    """`box_shares`, cached because most boxes form a grid."""
     x1, y1, x2, y2 = torch.tensor(boxes, dtype=torch.float64).T[..., None]
     if not bool(((x1 >= 0) & (x1 < x2) & (x2 <= 1) & (y1 >= 0) & (y1 < y2) & (y2 <= 1)).all()):
         raise SelhnError(

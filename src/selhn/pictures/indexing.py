@@ -2,8 +2,7 @@
 
 import json
 import shutil
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,25 @@ from selhn.base.errors import SelhnError
 from selhn.base.files import private_folder, writing
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS
-from selhn.models import AbstractMatcher
-from selhn.pictures.cache import default_cache
-from selhn.pictures.dataset import picture_split
+from selhn.data.formats.captions import match_texts, read_picture_texts
+from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
+from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
-from selhn.pictures.picture_files import VIDEOS, Found, missing_packages
+from selhn.pictures.picture_files import VIDEOS, Found, find_pictures, missing_packages
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
-from selhn.pictures.ready import READY
-from selhn.search import Index, is_uri
-from selhn.search.items import split_items
+from selhn.pictures.tower_vectors import TowerVectors
+from selhn.search import Index, Item, is_uri
+from selhn.towers import AbstractTowers
 
 
 def index_pictures(
     folder: Path | str | Found,
     path: Path | str | None = None,
     *,
-    model: AbstractMatcher | None = None,
+    towers: AbstractTowers | None = None,
     extractor: str | None = None,
     captions: Path | str | None = None,
     precision: StoredPrecision = "float32",
@@ -48,7 +47,7 @@ def index_pictures(
 
     Args:
         path: of the index, a folder or the URI of a server; `default_index` if it is not given.
-        model, extractor, precision: of a new index, see `Library.create`; an extractor that may be downloaded is
+        towers, extractor, precision: of a new index, see `Library.create`; an extractor that may be downloaded is
             asked for every time.
         captions: a file that `read_picture_texts` reads.
         cache: folder of the features, see `Library.apply`.
@@ -58,13 +57,13 @@ def index_pictures(
     path = path or default_index()
     path = path if is_uri(path) else Path(path).expanduser()
     device = choose_device(str(device))
-    library = Library.open(path, model, device, extractor) if Index.exists(path) else None
+    library = Library.open(path, towers, device, extractor) if Index.exists(path) else None
     if library is not None and extractor not in (None, library.index.about.get("extractor", extractor)):
         made_by = library.index.about["extractor"]
         raise SelhnError(f"{path} was made with the extractor {made_by}: use that, or another path")
     plan = make_plan(found, None if library is None else library.index, captions, remove_missing)
     if library is None:
-        library = Library.create(path, model, extractor or READY, precision, device)
+        library = Library.create(path, towers, extractor, precision, device)
     return library.apply(plan, cache=cache, quiet=quiet)
 
 
@@ -84,15 +83,15 @@ def pictures_in(source: Path | str) -> Found | None:
 
 
 def open_examples(
-    path: Path | None = None, model: AbstractMatcher | None = None, extractor: str | Extractor = READY
+    path: Path | None = None, towers: AbstractTowers | None = None, extractor: str | Extractor | None = None
 ) -> Library:
     """The example pictures, indexed at `path`, by default in the user's cache folder and by the ready model.
 
-    An index of another version, model or extractor, or one that is not complete, is made again: beside the
+    An index of another version or of other towers, or one that is not complete, is made again: beside the
     old one, by one process while others wait.
     """
     path = path or default_cache().parent / "examples.index"
-    new = Library.create(None, model, extractor=extractor)
+    new = Library.create(None, towers, extractor=extractor)
     index = _complete_examples(path, new)
     if index is None:
         making = path.with_name(f".{path.name}.making")
@@ -101,13 +100,13 @@ def open_examples(
                 _index_examples(making / "new", new)
                 shutil.rmtree(path, ignore_errors=True)
                 (making / "new").rename(path)
-        index = Index.load(path, new.index.model)
-    return Library(index, new.extractor, [PICTURES], "Example pictures")
+        index = Index.load(path, new.index.towers)
+    return Library(index, None, [PICTURES], "Example pictures")
 
 
 def _complete_examples(path: Path, new: Library) -> Index | None:
     with suppress(SelhnError):
-        index = Index.load(path, new.index.model)
+        index = Index.load(path, new.index.towers)
         if index.about == new.index.about and len(index) >= len(example_facts()):
             return index
     return None
@@ -115,11 +114,18 @@ def _complete_examples(path: Path, new: Library) -> Index | None:
 
 def _index_examples(path: Path, new: Library) -> None:
     shutil.rmtree(path, ignore_errors=True)  # left by a killed process
+    towers, files = new.index.towers, find_pictures(PICTURES).pictures
+    vectors = TowerVectors(towers)
+    store = FeatureCache(default_cache(), vectors.cached_as, vectors.width, "float32")
+    with closing(store):
+        found = {
+            Path(str(one.path)).relative_to(PICTURES).as_posix(): one.vector
+            for one in Extraction(files, vectors, store)
+        }
+    texts, _ = match_texts(list(found), read_picture_texts(ANNOTATIONS))
     known = example_facts()
-    index = Index.create(new.index.model, path, keep_model=False, about=new.index.about)
-    assert new.extractor is not None
-    split, _ = picture_split(PICTURES, new.extractor, ANNOTATIONS)
-    index.add(replace(item, metadata=known[item.id]) for item in split_items(split))
+    index = Index.create(towers, path, keep_towers=False, about=new.index.about)
+    index.add(Item(name, None, own, tuple(texts[name].texts), known[name]) for name, own in found.items())
 
 
 def example_facts() -> dict[str, dict[str, Any]]:

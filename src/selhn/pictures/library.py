@@ -7,37 +7,36 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
 
 from selhn.base.errors import NotFound, Outdated, SelhnError
 from selhn.base.types import StoredPrecision
-from selhn.models import AbstractMatcher
-from selhn.pictures import ready
 from selhn.pictures.applying import carry_out
 from selhn.pictures.backbones import is_foreign
-from selhn.pictures.decoding import MOST_PIXELS, Picture
-from selhn.pictures.extractor import Extractor, Prepared, load_extractor
+from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture
+from selhn.pictures.extractor import Extractor
 from selhn.pictures.facts import FACTS
 from selhn.pictures.named_folders import name_folders, named_file, named_folders
 from selhn.pictures.picture_files import Found, drawn, find_pictures, picture_source
 from selhn.pictures.picture_folders import located_source, picture_id
 from selhn.pictures.plans import WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
-from selhn.pictures.ready import READY
 from selhn.pictures.removed import Removed
-from selhn.pictures.two_towers import TwoTowers
 from selhn.pictures.uploads import is_upload, uploaded
 from selhn.search import Hit, Index, Item, Query, Record
+from selhn.search.encoding import require_towers
 from selhn.search.items import moment_ids, seconds_of, whole
+from selhn.towers import AbstractTowers, open_towers
+from selhn.towers.ready import READY
 
 TEXT_WEIGHT = 2.0
 """Weight of a sentence beside a picture: pictures are usually closer to each other than to sentences."""
 
 
 class Library:
-    """An index of pictures with the extractor that makes their features and the folders that hold them.
+    """An index of pictures with the towers that make their vectors and the folders that hold them.
 
     Example:
         library = Library.open("photos.index")
@@ -46,8 +45,9 @@ class Library:
         library.apply(plan)
 
     Args:
-        extractor: by default the one that the index names, loaded when it is first needed. If that is a model of
-            another library, which may be downloaded, it has to be given: the extractor, or its name.
+        extractor: for towers that take regions, what turns pictures into these: by default the one that the index
+            names, loaded when it is first needed. If that is a model of another library, which may be downloaded, it
+            has to be given: the extractor, or its name.
         folders: by default those that the user named on this machine, see `named_folders`: as `apply` does, and
             `selhn index FOLDER`.
         name: for people; by default that of the folder, or of the index.
@@ -68,25 +68,25 @@ class Library:
     def open(
         cls,
         path: Path | str,
-        model: AbstractMatcher | None = None,
+        towers: AbstractTowers | None = None,
         device: torch.device | str = "cpu",
         extractor: Extractor | str | None = None,
     ) -> "Library":
-        """The library of an existing index; give `model` if the index neither holds nor names one."""
+        """The library of an existing index; give `towers` if the index neither holds nor names some."""
         if not Index.exists(path):
             if Path(path).is_dir():
                 raise NotFound(
                     f"{path} is a folder, but not an index: to search the pictures in it, `selhn photos {path}`"
                 )
             raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`")
-        return cls(Index.load(path, model).to(device), extractor, device=device)
+        return cls(Index.load(path, towers).to(device), extractor, device=device)
 
     @classmethod
     def create(
         cls,
         path: Path | str | None,
-        model: AbstractMatcher | None = None,
-        extractor: str | Extractor = READY,
+        towers: AbstractTowers | None = None,
+        extractor: str | Extractor | None = None,
         precision: StoredPrecision = "float32",
         device: torch.device | str = "cpu",
     ) -> "Library":
@@ -94,42 +94,38 @@ class Library:
 
         Args:
             path: of the index, a folder or the URI of a server; None for one in memory.
-            model: by default the ready model, which the index then names and does not copy.
-            extractor: a name that `load_extractor` takes, or an extractor.
+            towers: by default those of the ready model, which the index then names and does not copy.
+            extractor: for towers that take regions, what turns pictures into these, or a name that `load_extractor`
+                takes; by default that of the ready model.
             precision: of the vectors of the index.
         """
-        if isinstance(model, TwoTowers):
-            extractor = model.require_own(extractor)
-        vision = load_extractor(extractor, device) if isinstance(extractor, str) else extractor
-        name = extractor if isinstance(extractor, str) else vision.backbone.name
-        about: dict[str, Any] = {"extractor": name, "features": vision.identity}
-        if model is None:
-            model, about = ready.load_ready_model(), {"model": READY, **about}
-        wanted = model.settings.get("feature_dim", vision.width)
-        if wanted != vision.width:
-            raise SelhnError(
-                f"{model.name} takes features of {wanted} numbers and {name} gives {vision.width}: "
-                "name the extractor that it was trained with"
-            )
-        index = Index.create(model, path, precision=precision, about=about, keep_model="model" not in about)
-        return cls(index.to(device), vision, device=device)
+        towers = open_towers(READY) if towers is None else towers
+        require_towers(towers)
+        if extractor not in (None, towers.vision) or not towers.features:
+            towers = towers.with_extractor(extractor or READY, device)
+        about = {"extractor": towers.vision or towers.name, "features": towers.features}
+        index = Index.create(towers, path, precision=precision, about=about)
+        return cls(index.to(device), extractor, device=device)
 
     @cached_property
-    def extractor(self) -> Extractor | None:
-        """What makes the features of this index, checked to be the same as before; None if it is unknown."""
-        name = self.index.about.get("extractor")
-        if name is None:
-            return None
-        model = self.index.model
-        given = model.extractor if isinstance(model, TwoTowers) else self._given
-        extractor = given if isinstance(given, Extractor) else load_extractor(self._asked(name), self.device)
-        made_by = self.index.about.get("features")
-        if extractor.identity != made_by:
+    def towers(self) -> AbstractTowers | None:
+        """What makes the vectors of pictures in this index, checked to be the same as before; None if it is not of
+        pictures."""
+        towers, made_by = self.index.towers, self.index.about.get("features")
+        if not towers.features:
+            name = self.index.about.get("extractor")
+            if name is None:
+                return None
+            given = self._given if isinstance(self._given, Extractor) else self._asked(name)
+            towers = towers.with_extractor(given, self.device)
+        if made_by not in (None, towers.features):
+            name = self.index.about.get("extractor", towers.name)
             raise (Outdated if self.index.about.get("model") == READY else SelhnError)(
                 f"{self.index.location} was made with other features ({made_by}) than {name} gives now "
-                f"({extractor.identity}): remove it and make it again with `selhn index`, or make another"
+                f"({towers.features}): remove it and make it again with `selhn index`, or make another"
             )
-        return extractor
+        self.index.towers = towers
+        return towers
 
     def _asked(self, name: str) -> str:
         """The name of the extractor in the index. It is only downloaded if it was also given by name."""
@@ -175,10 +171,10 @@ class Library:
         quiet: bool = False,
     ) -> Indexed:
         """Carry out a plan, see `carry_out` and `extract_pictures`. What is done before an interruption is kept."""
-        extractor = self._require_extractor("give another path for the index")
+        towers = self._require_towers("give another path for the index")
         name_folders(self.index, [plan.folder])
         self.__dict__.pop("folders", None)  # they are read again
-        return carry_out(plan, self.index, extractor, cache, batch_size, workers, quiet)
+        return carry_out(plan, self.index, towers, cache, batch_size, workers, quiet)
 
     def query(self, text: str | None = None, like: str | None = None, weight: float = TEXT_WEIGHT) -> Query:
         """A query by a sentence, a picture, or both.
@@ -198,23 +194,25 @@ class Library:
             return replace(asked, like=picture_id(like))
         if not Path(whole(like)).expanduser().is_file():
             raise NotFound(f"{like} is neither an item of {self.index.location} nor a file: name one of them")
-        return replace(asked, image=self.regions(like))
+        return replace(asked, image=self.vector(like))
 
-    def regions(self, picture: Path | str | Image.Image) -> Float[Tensor, "M F"]:
-        """The features of a picture file or PIL image."""
-        extractor = self._require_extractor("search with the id of an item, or with regions")
+    def vector(self, picture: Path | str | Image.Image) -> Float[np.ndarray, " d"]:
+        """The vector of a picture file or PIL image."""
+        towers = self._require_towers("search with the id of an item, or with regions")
         if isinstance(picture, Image.Image):
-            return extractor([picture.convert("RGB")])[0]
-        return extractor([extractor.decode(picture_source(str(picture)), str(picture)).image])[0]
+            return towers.embed_pictures([picture.convert("RGB")])[0]
+        found = decode_picture(picture_source(str(picture)), str(picture), resized=towers.resized)
+        return towers.embed_pictures([found.image])[0]
 
     def decode(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture in the content of a file, for `add`."""
-        return self._require_extractor("it takes no pictures").decode(content, "this file", most_pixels)
+        resized = self._require_towers("it takes no pictures").resized
+        return decode_picture(content, "this file", most_pixels, resized=resized)
 
-    def prepare(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Prepared:
-        """The content of a picture file, ready to be searched with."""
-        extractor = self._require_extractor("search with a text")
-        return extractor.prepare(extractor.decode(content, "this file", most_pixels).image)
+    def prepare(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Any:
+        """The content of a picture file, ready for `towers.embed_prepared`."""
+        towers = self._require_towers("search with a text")
+        return towers.prepare(self.decode(content, most_pixels).image)
 
     def picture(self, name: str) -> Path | None:
         """The file of an item; None if it has none."""
@@ -244,18 +242,18 @@ class Library:
 
         `picture` is what `decode` returned for the content, if it was called before.
         """
-        extractor = self._require_extractor("it takes no pictures")
+        towers = self._require_towers("it takes no pictures")
         if not self.folders:
             raise SelhnError(
                 f"no folder of pictures was named here for {self.index.location}: index one with `selhn index FOLDER`"
             )
         picture = picture or self.decode(content, most_pixels)
-        prepared = extractor.prepare(picture.image)
+        prepared = towers.prepare(picture.image)
         with uploaded(self.folders[0], content, picture.format) as path:
-            regions = extractor.extract([prepared])[0]
+            vector = towers.embed_prepared([prepared])[0]
             # As `selhn index` would name and describe it, so that it finds the picture unchanged.
             facts = {**picture.facts, **(metadata or {}), **picture_facts(path, self.folders[0])}
-            self.index.add([Item(str(path), regions, None, tuple(captions), facts)], existing="replace")
+            self.index.add([Item(str(path), None, vector, tuple(captions), facts)], existing="replace")
             self.know_ids()
         return str(path)
 
@@ -290,7 +288,7 @@ class Library:
         """Make an index in a folder read its ids now, in this thread, not in that of the next reader."""
         return "" in self.index
 
-    def _require_extractor(self, remedy: str) -> Extractor:
-        if self.extractor is None:
+    def _require_towers(self, remedy: str) -> AbstractTowers:
+        if self.towers is None:
             raise SelhnError(f"{self.index.location} was not made from pictures: {remedy}")
-        return self.extractor
+        return self.towers

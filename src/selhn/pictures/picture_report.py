@@ -35,11 +35,17 @@ class PictureReport:
 
     __str__ = describe
 
-    def write(self, pictures: Path, out: Path | None) -> Path | None:
-        """Write the report on a folder of pictures into the folder `out`, if there is one; returns the new file."""
+    def write(self, pictures: Path, out: Path | None, extractor: str | None = None) -> Path | None:
+        """Write the report on a folder of pictures into the folder `out`, if there is one; returns the new file.
+
+        Args:
+            extractor: the name of what made the features, if it has one; `selhn export towers` asks for it.
+        """
         if out is None:
             return None
         about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes}
+        if extractor is not None:
+            about["extractor"] = extractor
         text = json.dumps({**about, "left out": self.refused}, indent=1, ensure_ascii=False)
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / REPORT_FILE, text + "\n")

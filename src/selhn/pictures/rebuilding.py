@@ -7,7 +7,6 @@ from pathlib import Path
 
 from selhn.base.errors import Damaged, Outdated
 from selhn.base.files import refuse_links
-from selhn.models import AbstractMatcher
 from selhn.pictures.library import Library
 from selhn.pictures.named_folders import name_for, named_for
 from selhn.pictures.picture_files import is_there
@@ -16,6 +15,7 @@ from selhn.pictures.plans import Plan, kept_metadata
 from selhn.pictures.removed import REMOVED_FILE
 from selhn.search import Index, Item, Record
 from selhn.search.stores import SegmentStore
+from selhn.towers import AbstractTowers
 
 
 class Former:
@@ -56,7 +56,7 @@ class Former:
         return True
 
 
-def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tuple[Library, str]:
+def open_or_start_again(path: Path, towers: AbstractTowers | None = None) -> tuple[Library, str]:
     """The library of an index; and what to say if a former ready model made it, and it was replaced.
 
     The new one is empty except for favourites, albums and what was removed; `Former` is the old one.
@@ -66,11 +66,11 @@ def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tup
     if not Index.exists(path) and Index.exists(former):  # killed between two renames
         (making if Index.exists(making) else former).rename(path)
     try:
-        library = Library.open(path, model)
-        _ = library.extractor
+        library = Library.open(path, towers)
+        _ = library.towers
         return library, ""
     except Outdated:
-        if model is not None:
+        if towers is not None:
             raise
         shutil.rmtree(making, ignore_errors=True)
         new = Library.create(making)

@@ -22,25 +22,25 @@ from torch.nn import functional
 from selhn.base.device import device_of
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.untrusted import read_text
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher
 from selhn.models.foreign import MOST_TOKENS, LibraryTokenizer, vectors_of
 from selhn.models.matcher import RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.pictures.backbones import import_library, open_clip_name
 from selhn.pictures.extractor import EMBEDDING, Extractor
-from selhn.pictures.preparation import Cropping, Preprocessing, preparation, preparation_of_open_clip
-from selhn.pictures.ready import READY
-from selhn.search.encoding import digest_of
+from selhn.towers.preparation import RESAMPLING, Preparation, preparation, preparation_of_open_clip
+from selhn.towers.ready import READY
 
 LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError)
 """What the libraries raise for a name or for files that they cannot open."""
 
 
-class Towers(nn.Module, ABC):
+class LibraryTowers(nn.Module, ABC):
     """Two towers with what turns pictures and texts into their inputs."""
 
     kind: str
     """Library and family, such as transformers:clip; it does not depend on where the files are."""
-    prepare: Preprocessing | Cropping
+    prepare: Preparation
     tokenizer: LibraryTokenizer
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Towers(nn.Module, ABC):
         """The vectors of texts."""
 
 
-class TransformersTowers(Towers):
+class TransformersTowers(LibraryTowers):
     """A model of transformers that has `get_image_features` and `get_text_features`."""
 
     def __init__(self, model: str, local_only: bool):
@@ -91,7 +91,7 @@ class TransformersTowers(Towers):
         return vectors_of(found, len(tokens), "texts")
 
 
-class OpenClipTowers(Towers):
+class OpenClipTowers(LibraryTowers):
     """A model of open_clip, written `MODEL/WEIGHTS`, or a folder with its open_clip_config.json."""
 
     def __init__(self, model: str):
@@ -144,16 +144,25 @@ def _offline() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = before
 
 
+def _as_before(prepare: Preparation) -> str:
+    """What the digest of a model contains: indices of earlier versions have it in these words."""
+    name = f"Preprocessing(size={prepare.size}, mean={prepare.mean}, deviation={prepare.deviation})"
+    if prepare.resized is not None:
+        return name
+    resampling = Image.Resampling(RESAMPLING.index(prepare.resampling))
+    return f"Cropping(last={name}, side={prepare.shorter_side}, resampling={resampling!r})"
+
+
 @dataclass(eq=False)
 class PictureTower:
     """The picture tower as a backbone: a map of one cell, which is the vector."""
 
-    towers: Towers
+    towers: LibraryTowers
     name: str
     width: int
 
     @property
-    def prepare(self) -> Preprocessing | Cropping:
+    def prepare(self) -> Preparation:
         return self.towers.prepare
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C 1 1"]:
@@ -171,13 +180,14 @@ class TwoTowers(AbstractMatcher):
 
     is_embedding = True
 
-    def __init__(self, towers: Towers, source: str):
+    def __init__(self, towers: LibraryTowers, source: str):
         super().__init__(towers.tokenizer)
         self.towers, self.name, self.source = towers, towers.kind, source
         self.eval()
-        self.settings = {"prepare": repr(towers.prepare)}
+        self.settings = {"prepare": _as_before(towers.prepare)}
         with torch.inference_mode():  # a model that cannot take pictures fails now, not at the first of them
-            width = towers.encode_pixels(towers.prepare(Image.new("RGB", (8, 8)))[None]).shape[1]
+            pixels = torch.from_numpy(towers.prepare(Image.new("RGB", (8, 8))))[None]
+            width = towers.encode_pixels(pixels).shape[1]
         self.settings["feature_dim"] = self.embed_texts(["a"]).shape[1]
         if width != self.settings["feature_dim"]:
             raise SelhnError(
@@ -189,10 +199,10 @@ class TwoTowers(AbstractMatcher):
         tower = PictureTower(self.towers, f"{self.name} {digest_of(self)}", self.settings["feature_dim"])
         return Extractor(tower, cells=0)
 
-    def require_own(self, extractor: str | Extractor) -> str | Extractor:
+    def require_own(self, extractor: str | Extractor | None) -> Extractor:
         """The extractor of these towers, the only one that fits."""
         name = f"{EMBEDDING}{self.source}"
-        if extractor not in (READY, name, self.extractor):
+        if extractor not in (None, READY, name, self.extractor):
             raise SelhnError(f"{self.source} has a tower for pictures: leave the extractor {extractor} out")
         return self.extractor
 
@@ -231,7 +241,7 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
     if folder.is_absolute() and not folder.is_dir():
         raise NotFound(f"there is no folder {folder}: name the one that holds the model")
     try:
-        towers: Towers = (
+        towers: LibraryTowers = (
             OpenClipTowers(model) if kind == "open_clip" else TransformersTowers(model, local_only)
         )
         return TwoTowers(towers, f"{kind}:{model}")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from selhn.base.errors import NotFound, Outdated
 from selhn.base.files import refuse_links
-from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.library import Library
 from selhn.pictures.picture_files import is_there, readable_suffixes
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.rebuilding import Former
 from selhn.pictures.removed import Removed
 from selhn.search import Index
+from selhn.towers import AbstractTowers, open_towers
 
 
 def bring_up_to_date(
@@ -27,7 +27,7 @@ def bring_up_to_date(
     If there is no index yet, or only that of a former ready model, wait until another process has created one, see
     `open_or_start_again`. `model` is for an index without its own.
     """
-    opened = None if model is None else load_model(model)
+    opened = None if model is None else open_towers(model)
     while not Index.exists(path) or (library := _current(path, opened)) is None:
         refuse_links(path, deep=False)  # an index never appears behind one
         time.sleep(0.05)
@@ -44,13 +44,13 @@ def bring_up_to_date(
     former.remove(wanted)
 
 
-def _current(path: Path, model: AbstractMatcher | None) -> Library | None:
+def _current(path: Path, towers: AbstractTowers | None) -> Library | None:
     try:
-        library = Library.open(path, model)
-        _ = library.extractor
+        library = Library.open(path, towers)
+        _ = library.towers
         return library
     except Outdated:
-        if model is not None:
+        if towers is not None:
             raise
         return None
 

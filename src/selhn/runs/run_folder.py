@@ -18,6 +18,7 @@ from torch import Tensor
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, refuse_links, writing
 from selhn.base.folders import new_folder, settle, whole_folder
+from selhn.base.plain_yaml import parse_yaml
 from selhn.base.sealed import (
     CHECKSUMS_FILE,
     read_sealed_json,
@@ -27,7 +28,6 @@ from selhn.base.sealed import (
     write_sealed_json,
     write_sealed_text,
 )
-from selhn.base.untrusted import parse_yaml
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
 from selhn.models.saved import BEST_FOLDER, OURS, read_model_config

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.search.filters import Filter
 from selhn.search.fit import Fit
 from selhn.search.items import Hit, whole
 from selhn.search.query import Query, encode_queries
 from selhn.search.stores.store import Store
 from selhn.search.where import Where
+from selhn.towers import AbstractTowers
 
 AT_ONCE, MOST_ROWS = 256, 4_000
 """Queries encoded together; and most answers requested, even if moments of videos then leave fewer than k."""
@@ -20,7 +20,7 @@ LookUp = Callable[[list[str]], Float[Tensor, "n d"]]
 
 
 def answer(
-    model: AbstractMatcher,
+    towers: AbstractTowers,
     store: Store,
     queries: Sequence[Query],
     vectors: LookUp,
@@ -32,22 +32,20 @@ def answer(
     for row, query in enumerate(queries):
         groups.setdefault((query.find, repr(query.where)), []).append(row)
     answers: list[list[Hit]] = [[] for _ in queries]
-    with in_eval_mode(model):
-        for rows in groups.values():
-            for first in range(0, len(rows), AT_ONCE):
-                some = rows[first : first + AT_ONCE]
-                for row, hits in zip(
-                    some, _together(model, store, [queries[row] for row in some], vectors, read)
-                ):
-                    answers[row] = hits if fit is None else fit.judge(queries[row], hits)
+    for rows in groups.values():
+        for first in range(0, len(rows), AT_ONCE):
+            some = rows[first : first + AT_ONCE]
+            found = _together(towers, store, [queries[row] for row in some], vectors, read)
+            for row, hits in zip(some, found):
+                answers[row] = hits if fit is None else fit.judge(queries[row], hits)
     return answers
 
 
 def _together(
-    model: AbstractMatcher, store: Store, queries: Sequence[Query], vectors: LookUp, read: Reader
+    towers: AbstractTowers, store: Store, queries: Sequence[Query], vectors: LookUp, read: Reader
 ) -> list[list[Hit]]:
     find, filter = queries[0].find, read(queries[0].where)
-    encoded = encode_queries(model, queries, store.device, vectors)
+    encoded = encode_queries(towers, queries, store.device, vectors)
     k = 1 + max(query.k for query in queries)  # one more, because the item of `like` is not an answer
     while True:
         nearest = store.nearest(encoded, find, k, filter)

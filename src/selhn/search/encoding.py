@@ -1,122 +1,124 @@
-"""Turns items and queries into vectors, with the model of an index."""
+"""Turns items and queries into vectors, with the towers of an index."""
 
-import hashlib
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import torch
+import numpy as np
 from jaxtyping import Bool, Float
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
-from selhn.eval.stored import identity_of_model
-from selhn.models import AbstractMatcher
-from selhn.models.matcher import taken_side
-from selhn.search.items import Item, Record
-from selhn.text import Tokenizer
+from selhn.search.items import Array, Item, Record, as_numbers
+from selhn.towers import AbstractTowers, TowerTokenizer
 
 LONGEST_QUERY = 10_000
 """Characters: three pages of text; longer queries are refused, so that memory stays bounded."""
 FEWEST, SHARE = 1000, 0.02
 """A tokenizer knows a script if it has this many words in it, or this share of all its words."""
 _LATIN = frozenset({"LATIN"})
-_KNOWN_SCRIPTS: "WeakKeyDictionary[Tokenizer, frozenset[str]]" = WeakKeyDictionary()
+_KNOWN_SCRIPTS: "WeakKeyDictionary[TowerTokenizer, frozenset[str]]" = WeakKeyDictionary()
 
 
-def width_of(model: AbstractMatcher) -> int:
-    """Width of a model's vectors; a model without vectors to search by is refused."""
-    return model.embed_texts(["a"]).shape[1]
-
-
-def digest_of(model: AbstractMatcher) -> str:
-    """Identifies a model: models with different vectors have different digests."""
-    return hashlib.blake2b(json.dumps(identity_of_model(model)).encode(), digest_size=12).hexdigest()
+def require_towers(towers: object) -> None:
+    """Refuse a model where towers are wanted, and the name of one."""
+    if isinstance(towers, str | Path):
+        raise SelhnError(f"an index takes towers, not a name: Index.build(open_towers({str(towers)!r}), ...)")
+    if not isinstance(towers, AbstractTowers):
+        raise SelhnError(
+            f"an index takes towers, and a {type(towers).__name__} is none: for a model, "
+            "Index.build(towers_of(model), ...), after `from selhn import towers_of`"
+        )
 
 
 def encode_items(
-    model: AbstractMatcher, items: Sequence[Item], records: Sequence[Record], width: int
-) -> tuple[Float[Tensor, "n d"], Float[Tensor, "t d"]]:
-    """The vectors of images and of all their captions in order, on the CPU; NaN and infinity are refused."""
-    images, regions = torch.empty(len(items), width), dict[int, Tensor]()
+    towers: AbstractTowers, items: Sequence[Item], records: Sequence[Record], width: int
+) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "t d"]]:
+    """The vectors of images and of all their captions in order; NaN and infinity are refused."""
+    images, regions = np.empty((len(items), width), np.float32), dict[int, Array]()
     for row, item in enumerate(items):
         if item.vector is not None:
-            if item.vector.shape != (width,):
+            if tuple(item.vector.shape) != (width,):
                 raise SelhnError(
                     f"the vector of {item.id!r} has shape {tuple(item.vector.shape)}, but the index needs "
                     f"({width},): use the model of the index"
                 )
-            images[row] = item.vector
+            images[row] = as_numbers(item.vector)
         elif item.regions is not None:
             regions[row] = item.regions
         else:
             raise SelhnError(f"{item.id!r} has neither regions nor a vector: give one of them")
     if regions:
-        together = padded(model, list(regions.values()), [repr(items[row].id) for row in regions])
-        images[list(regions)] = model.embed_images(*together).float().cpu()
+        together = padded(towers, list(regions.values()), [repr(items[row].id) for row in regions])
+        images[list(regions)] = towers.embed_regions(*together)
     captions = [text for record in records for text in record.captions]
-    texts = model.embed_texts(captions).float().cpu()
+    texts = towers.embed_texts(captions)
     _refuse_not_finite(images, [item.id for item in items], "image")
     _refuse_not_finite(texts, captions, "text")
     return images, texts
 
 
 def padded(
-    model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]], names: Sequence[str]
-) -> tuple[Float[Tensor, "n M F"], Bool[Tensor, "n M"]]:
-    """Images with different numbers of regions as one tensor; a wrong width is refused."""
-    width = model.settings.get("feature_dim", images[0].shape[-1])
+    towers: AbstractTowers, images: Sequence[Array], names: Sequence[str]
+) -> tuple[Float[np.ndarray, "n M F"], Bool[np.ndarray, "n M"]]:
+    """Images with different numbers of regions as one array; a wrong width is refused."""
+    width = towers.feature_dim or images[0].shape[-1]
     for own, name in zip(images, names):
         if own.ndim != 2 or own.shape[0] == 0 or own.shape[1] != width:
             raise SelhnError(
                 f"the regions of {name} have shape {tuple(own.shape)}: give (M, {width}) for this model"
             )
-    regions = pad_sequence([own.float() for own in images], batch_first=True)
-    lengths = torch.tensor([[len(own)] for own in images])
-    return regions, (torch.arange(regions.shape[1]) < lengths).to(regions.device)
+    lengths = np.array([len(own) for own in images])
+    regions = np.zeros((len(images), lengths.max(), width), np.float32)
+    for row, own in zip(regions, images):
+        row[: len(own)] = as_numbers(own)
+    return regions, np.arange(regions.shape[1]) < lengths[:, None]
 
 
-def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Tensor, "Q d"]:
-    """The vectors of sentences, by a model in evaluation mode; a sentence without a known word is refused."""
+def encode_queries_of_text(towers: AbstractTowers, texts: list[str]) -> Float[np.ndarray, "Q d"]:
+    """The vectors of sentences; a sentence without a known word is refused."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise SelhnError("the query is empty: write a few words")
         if len(text) > LONGEST_QUERY:
             raise SelhnError(f"the query has {len(text):,} characters: shorten it to {LONGEST_QUERY:,}")
-    taken_side(model, {}, "texts")  # a question has no side inputs
-    tokens, mask = model.tokenize(texts)
-    assert model.tokenizer is not None
-    foreign = next((text for text in texts if not can_read(model.tokenizer, text)), None)
+    tokenizer = towers.tokenizer
+    tokens, mask = tokenizer.encode(texts)
+    foreign = next((text for text in texts if not can_read(tokenizer, text)), None)
     if foreign is not None:
         raise SelhnError(
             f"the model has no words in the script of {foreign[:60]!r}: ask in the language that it has learnt, "
             "which is English for the ready model"
         )
-    known = (torch.isin(tokens, model.tokenizer.kinds.ordinary.to(tokens.device)) & mask).any(1)
-    if not bool(known.all()):
-        text = texts[int((~known).nonzero()[0])]
+    known = (np.isin(tokens, tokenizer.ordinary) & mask).any(1)
+    if not known.all():
+        text = texts[int((~known).argmax())]
         raise SelhnError(
             f"the model knows no word of {text[:60]!r}: ask with other words, in the language that it has learnt, "
             "which is English for the ready model"
         )
-    device = device_of(model)
-    encoded = model.encode_texts(tokens.to(device), mask.to(device)).float()
+    encoded = towers.embed_texts(texts)
     _refuse_not_finite(encoded, texts, "query")
     return encoded
 
 
-def encode_queries_of_images(
-    model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]]
-) -> Float[Tensor, "Q d"]:
-    """The vectors of images by their regions, by a model in evaluation mode."""
-    together, mask = padded(model, images, ["the query"] * len(images))
-    if not bool(together.isfinite().all()):
-        raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")
-    encoded = model.embed_images(together, mask).float()
+def encode_queries_of_images(towers: AbstractTowers, images: Sequence[Array]) -> Float[np.ndarray, "Q d"]:
+    """The vectors of images by their regions (M, F); an image may also be its vector (d,) itself."""
+    encoded = np.empty((len(images), towers.width), np.float32)
+    regions = {row: own for row, own in enumerate(images) if own.ndim != 1}
+    for row, own in enumerate(images):
+        if own.ndim == 1:
+            if tuple(own.shape) != (towers.width,):
+                raise SelhnError(
+                    f"the vector of the query image has {len(own)} numbers, but the index needs {towers.width}"
+                )
+            encoded[row] = as_numbers(own)
+    if regions:
+        together, mask = padded(towers, list(regions.values()), ["the query"] * len(regions))
+        if not np.isfinite(together).all():
+            raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")
+        encoded[list(regions)] = towers.embed_regions(together, mask)
     _refuse_not_finite(encoded, ["of an image"] * len(images), "query")
     return encoded
 
@@ -136,23 +138,22 @@ def known_scripts(words: Iterable[str]) -> frozenset[str]:
     return frozenset(script for script, number in counts.items() if number >= enough)
 
 
-def can_read(tokenizer: Tokenizer, text: str) -> bool:
+def can_read(tokenizer: TowerTokenizer, text: str) -> bool:
     """Whether a text has a letter of a script that the tokenizer has words in, or no letters at all.
 
     Always true for a tokenizer without word pieces: it knows a word, or it does not.
     """
-    kinds = tokenizer.kinds
-    if not bool(kinds.inner.any()):
+    if not tokenizer.inner.any():
         return True
     if tokenizer not in _KNOWN_SCRIPTS:
-        whole = kinds.ordinary[~kinds.inner[kinds.ordinary]].tolist()
+        whole = tokenizer.ordinary[~tokenizer.inner[tokenizer.ordinary]].tolist()
         _KNOWN_SCRIPTS[tokenizer] = known_scripts(tokenizer.spell(whole))
     own = scripts_of(text)
     return not own or bool(own & _KNOWN_SCRIPTS[tokenizer])
 
 
-def _refuse_not_finite(vectors: Float[Tensor, "n d"], names: Sequence[str], what: str) -> None:
-    bad = (~vectors.isfinite().all(1)).nonzero()
+def _refuse_not_finite(vectors: Float[np.ndarray, "n d"], names: Sequence[str], what: str) -> None:
+    bad = (~np.isfinite(vectors).all(1)).nonzero()[0]
     if len(bad):
         raise SelhnError(
             f"the vector of the {what} {names[int(bad[0])][:80]!r} contains NaN or infinity: "

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import write_whole
@@ -47,12 +46,10 @@ class Fit:
 
     def __call__(self, text: str, scores: Sequence[float]) -> list[float]:
         """The fit of pictures with these scores."""
-        features = text_features(self.counts, [text]).double()[0]
-        offset, slope = (
-            features @ torch.tensor(own, dtype=torch.float64) for own in (self.offset, self.slope)
-        )
-        numbers = torch.tensor(scores, dtype=torch.float64)
-        return (offset + slope.clamp_min(LEAST_SLOPE) * numbers).sigmoid().tolist()
+        features = text_features(self.counts, [text]).astype(np.float64)[0]
+        offset, slope = features @ np.array(self.offset), features @ np.array(self.slope)
+        numbers = offset + max(slope, LEAST_SLOPE) * np.array(scores, np.float64)
+        return np.exp(-np.logaddexp(0, -numbers)).tolist()
 
     def unknown(self, text: str) -> list[str]:
         """The words of a text that the model has hardly met in training: rare ones, or of another language."""
@@ -66,32 +63,40 @@ class Fit:
             replace(hit, fit=fit) for hit, fit in zip(hits, self(query.text, [hit.score for hit in hits]))
         ]
 
+    def cutoff(self) -> dict[str, Any]:
+        """What `towers.json` says about it, and `of_cutoff` reads."""
+        return {name: value for name, value in asdict(self).items() if name != "model"}
+
     def write(self, path: Path) -> None:
         """Write it to a file, for example to `fit.json` in the folder of an index."""
         write_whole(path, json.dumps(asdict(self), ensure_ascii=False) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "Fit":
+        """The inverse of `write`."""
         content = read_json(path)
+        return cls.of_cutoff(content, content.get("model"), str(path))
+
+    @classmethod
+    def of_cutoff(cls, content: Mapping[str, Any], model: object, where: str) -> "Fit":
+        """From the `cutoff` of towers, whose digest is `model`; `where` names the file in errors."""
         counts, lines = content.get("counts"), [content.get("offset"), content.get("slope")]
         are_counts = isinstance(counts, dict) and all(
             type(n) is int and 0 <= n < 2**53 for n in counts.values()
         )
         are_lines = all(
-            isinstance(own, list)
+            isinstance(own, list | tuple)
             and len(own) == len(FEATURES)
             and all(isinstance(x, int | float) and abs(x) < 1e9 for x in own)
             for own in lines
         )
         learnt = content.get("learnt")
-        if not (
-            are_counts and are_lines and isinstance(content.get("model"), str) and isinstance(learnt, dict)
-        ):
+        if not (are_counts and are_lines and isinstance(model, str) and isinstance(learnt, dict)):
             raise Damaged(
-                f"{path} does not say how scores are judged: remove it, or calibrate the model again"
+                f"{where} does not say how scores are judged: remove it, or calibrate the model again"
             )
         offset, slope = (tuple(map(float, own or ())) for own in lines)
-        return cls(content["model"], counts or {}, offset, slope, learnt or {})
+        return cls(model, counts or {}, offset, slope, learnt or {})
 
 
 def words_of(text: str) -> list[str]:
@@ -99,17 +104,17 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def text_features(counts: Mapping[str, int], texts: Sequence[str]) -> Float[Tensor, "Q 4"]:
+def text_features(counts: Mapping[str, int], texts: Sequence[str]) -> Float[np.ndarray, "Q 4"]:
     """Per text: 1, log counts in training (of its rarest word; the mean of all), and its log length."""
     rows = []
     for text in texts:
         met = [math.log1p(counts.get(word, 0)) for word in words_of(text)] or [0.0]
         rows.append([1.0, min(met), sum(met) / len(met), math.log(len(met))])
-    return torch.tensor(rows)
+    return np.array(rows, np.float32)
 
 
-def find_fit(path: Path | str | None, model: str) -> Fit | None:
-    """The fit for the scores of an index: `fit.json` in its folder, or the one shipped with its model."""
+def find_fit(path: Path | str | None, model: str, cutoff: Mapping[str, Any] | None = None) -> Fit | None:
+    """The fit for the scores of an index: `fit.json` in its folder, or the `cutoff` of its towers."""
     if isinstance(path, Path) and (path / FIT_FILE).is_file():
         own = Fit.read(path / FIT_FILE)
         if own.model != model:
@@ -117,6 +122,8 @@ def find_fit(path: Path | str | None, model: str) -> Fit | None:
                 f"{path / FIT_FILE} was learnt with another model: remove it, or calibrate this one"
             )
         return own
+    if cutoff is not None:
+        return Fit.of_cutoff(cutoff, model, "the cut-off of the towers")
     for place in NAMED_FITS.values():
         shipped: Fit = named_object(place)()
         if shipped.model == model:

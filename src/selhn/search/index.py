@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args, overload
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,7 +17,6 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import NAMED_CLASSES, named_object
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
-from selhn.models import AbstractMatcher, load_model_named_in_file
 from selhn.search.albums import Albums
 from selhn.search.answering import answer
 from selhn.search.filters import Filter, found_or_explained, without_moments
@@ -27,6 +27,7 @@ from selhn.search.query import Asked, Picture, Query
 from selhn.search.stores import SegmentStore, is_uri, store_for
 from selhn.search.stores.store import ENCODED_AT_ONCE, ApproximateKind, Identity, OnExisting, Store, Stored
 from selhn.search.where import Where, read_filter
+from selhn.towers import AbstractTowers, open_towers_named_in_file
 
 
 class Index:
@@ -37,34 +38,34 @@ class Index:
     returns, and survives a kill. One process writes to a folder at a time, several to a server; others call `refresh`.
     """
 
-    def __init__(self, model: AbstractMatcher, store: Store):
-        self.model, self.store = model, store
+    def __init__(self, towers: AbstractTowers, store: Store):
+        self.towers, self.store = towers, store
 
     @classmethod
     def create(
         cls,
-        model: AbstractMatcher,
+        towers: AbstractTowers,
         path: str | Path | None = None,
         *,
         precision: StoredPrecision = "float32",
         about: Mapping[str, Any] | None = None,
-        keep_model: bool = True,
+        keep_towers: bool = True,
     ) -> "Index":
         """An empty index, in memory if there is no path.
 
         Args:
             precision: of the vectors; int8 has one scale per vector, and servers have float32 only.
             about: notes as JSON, stored with the index.
-            keep_model: whether the model is saved in the folder; servers never keep it. Without it `load`
-                needs the model, unless `about` names one that `load_model` knows, {"model": "ready"}.
+            keep_towers: whether the towers are saved in the folder; servers never keep them. Without them `load`
+                needs them, unless `about` names some that `open_towers` knows, {"model": "ready"}.
         """
-        identity = Identity.of(model, precision, about or {})
-        return cls(model, store_for(path).create(path, identity, model, keep_model))
+        identity = Identity.of(towers, precision, about or {})
+        return cls(towers, store_for(path).create(path, identity, towers, keep_towers))
 
     @classmethod
     def build(
         cls,
-        model: AbstractMatcher,
+        towers: AbstractTowers,
         items: Split | Iterable[Item],
         path: str | Path | None = None,
         *,
@@ -74,24 +75,24 @@ class Index:
 
         In a folder, an existing index is replaced in one step when the new one is complete. An index that
         cannot be opened (damaged, of another version) is an error and is left alone. A killed build resumes
-        if split and model are the same. On a server an existing index is an error.
+        if split and towers are the same. On a server an existing index is an error.
         """
         if path is None or is_uri(path):
-            index = cls.create(model, path, precision=precision)
+            index = cls.create(towers, path, precision=precision)
             index.add(split_items(items) if isinstance(items, Split) else items)
             return index
-        return cls(model, SegmentStore.build(path, Identity.of(model, precision, {}), model, items))
+        return cls(towers, SegmentStore.build(path, Identity.of(towers, precision, {}), towers, items))
 
     @classmethod
-    def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
-        """Open an index. `model` is needed if the index neither has nor names it."""
+    def load(cls, path: str | Path, towers: AbstractTowers | None = None) -> "Index":
+        """Open an index. `towers` are needed if the index neither has nor names some."""
         store: Store = store_for(path).open(path)
-        model = model or store.kept_model() or load_model_named_in_file(store.identity.about.get("model"))
-        if model is None:
+        towers = towers or store.kept_towers() or open_towers_named_in_file(store.identity.about.get("model"))
+        if towers is None:
             name = store.identity.model_name
-            raise SelhnError(f"{path} has no model ({name} made it): give it with --model, or model=")
-        store.identity.require(model, path)
-        return cls(model, store)
+            raise SelhnError(f"{path} has no model ({name} made it): give it with --model, or towers=")
+        store.identity.require(towers, path)
+        return cls(towers, store)
 
     @staticmethod
     def exists(path: str | Path) -> bool:
@@ -226,7 +227,7 @@ class Index:
         if isinstance(queries, str):
             raise SelhnError("the queries are one text: give a list of them, or call `search`")
         asked = [self._opened(Query.of(query, k, find, where)) for query in queries]
-        answers = answer(self.model, self.store, asked, self._vectors, self.fit, self._filter)
+        answers = answer(self.towers, self.store, asked, self._vectors, self.fit, self._filter)
         found_by = {repr(query.where) for query, hits in zip(asked, answers) if hits}
         for query in asked:
             if query.where is not None and repr(query.where) not in found_by:
@@ -234,9 +235,9 @@ class Index:
         return [Hits(hits, self._thumbnail) for hits in answers]
 
     def _opened(self, query: Query) -> Query:
-        """The query with the regions of its picture."""
-        is_picture = query.image is not None and not isinstance(query.image, Tensor)
-        return replace(query, image=self._library.regions(query.image)) if is_picture else query
+        """The query with the vector of its picture."""
+        is_picture = query.image is not None and not isinstance(query.image, Tensor | np.ndarray)
+        return replace(query, image=self._library.vector(query.image)) if is_picture else query
 
     @cached_property
     def albums(self) -> Albums | None:
@@ -250,8 +251,8 @@ class Index:
 
     @cached_property
     def fit(self) -> Fit | None:
-        """Says which images match a text; None if nothing is known about the scores of the model."""
-        return find_fit(self.path, self.identity.model)
+        """Says which images match a text; None if nothing is known about the scores of the towers."""
+        return find_fit(self.path, self.identity.model, self.towers.cutoff)
 
     @cached_property
     def _library(self) -> Any:
@@ -272,7 +273,7 @@ class Index:
         if existing not in get_args(OnExisting):
             raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
         with self.store.writing():
-            return self.store.put(self.store.encoded(self.model, items, existing))
+            return self.store.put(self.store.encoded(self.towers, items, existing))
 
     def update(self, items: Iterable[Item]) -> int:
         """Replace items by others with the same ids; without regions or a vector an item keeps its image."""
@@ -301,9 +302,9 @@ class Index:
             kind: "hnsw", "ivf", "ivf_int8" (the last two only in a folder), "exact" for none, or "auto", by size.
                 In a folder, items that are added later are all scored until it is called again.
         """
-        if not self.model.is_embedding and kind not in ("auto", "exact"):
-            raise SelhnError(f"{self.model.name} does not score by products of vectors: use exact search")
-        self.store.approximate(kind if self.model.is_embedding else "exact")
+        if not self.towers.is_product and kind not in ("auto", "exact"):
+            raise SelhnError(f"{self.towers.name} does not score by products of vectors: use exact search")
+        self.store.approximate(kind if self.towers.is_product else "exact")
 
     def compact(self) -> None:
         """Reclaim the space of deleted items."""
@@ -315,7 +316,7 @@ class Index:
 
     def save(self, path: str | Path) -> None:
         """Copy an index that is in memory or in a folder; one that was at `path` is replaced in one step."""
-        self._segments().save(path, self.model)
+        self._segments().save(path, self.towers)
 
     def embeddings(self) -> Iterator[tuple[list[Record], Float[Tensor, "n d"], Float[Tensor, "t d"]]]:
         """All records with the vectors of their images and captions, in blocks; only for a folder."""
@@ -334,9 +335,8 @@ class Index:
         return self.store.writing(wait)
 
     def to(self, device: torch.device | str) -> "Index":
-        """Move the vectors of a folder to a device, and the model unless it is there: a thread may be using it."""
-        if any(part.device != torch.device(device) for part in self.model.state_dict().values()):
-            self.model.to(device)
+        """Move the vectors of a folder to a device, and a torch model that stands in for towers."""
+        self.towers.to(device)
         self.store.to(torch.device(device))
         return self
 

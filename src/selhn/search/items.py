@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,10 +16,13 @@ from torch import Tensor
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.names import require_type
 from selhn.data import Split
+from selhn.data.splits import split_ids
 
 Kind = Literal["image", "text"]
 Order = Literal["newest", "oldest"]
 T = TypeVar("T")
+Array: TypeAlias = Tensor | np.ndarray
+"""Of numbers: from torch or from numpy."""
 PLURAL: Mapping[Kind, Literal["images", "texts"]] = {"image": "images", "text": "texts"}
 LONGEST_ID = 4096
 DEEPEST = 32
@@ -35,8 +39,8 @@ class Item:
 
     id: str
     """Unique in an index."""
-    regions: Float[Tensor, "M F"] | None = None
-    vector: Float[Tensor, " d"] | None = None
+    regions: Float[Array, "M F"] | None = None
+    vector: Float[Array, " d"] | None = None
     captions: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Any JSON values; filters (`where`) use them."""
@@ -46,7 +50,7 @@ class Item:
         digest = hashlib.blake2b(record.to_line(), digest_size=20)
         for part in (self.regions, self.vector):
             if part is not None:
-                numbers = part.detach().cpu().float().contiguous().numpy().tobytes()
+                numbers = as_numbers(part).tobytes()
                 digest.update(str(tuple(part.shape)).encode() + numbers)
         return digest.hexdigest()
 
@@ -90,10 +94,10 @@ class Record:
         if not isinstance(item.id, str) or not item.id or len(item.id) > LONGEST_ID:
             raise SelhnError(f"{str(item.id)[:60]!r} is not an id: give 1 to {LONGEST_ID} characters")
         for part in (item.regions, item.vector):
-            if not isinstance(part, Tensor | None):
+            if not isinstance(part, Tensor | np.ndarray | None):
                 raise SelhnError(
-                    f"the regions and the vector of {item.id!r} must be tensors, got {type(part).__name__}: "
-                    "use torch.as_tensor"
+                    f"the regions and the vector of {item.id!r} must be tensors or arrays, got "
+                    f"{type(part).__name__}: use torch.as_tensor or np.asarray"
                 )
         captions = tuple(item.captions)
         are_texts = all(isinstance(text, str) and text.strip() for text in captions)
@@ -130,6 +134,13 @@ class Record:
         if not are_texts or not isinstance(metadata, dict):
             raise Damaged("an item is not what was written")
         return cls(name, captions, metadata)
+
+
+def as_numbers(array: Array) -> Float[np.ndarray, "..."]:
+    """A tensor or an array as float32 in the memory of the host."""
+    if isinstance(array, Tensor):
+        return array.detach().float().cpu().numpy()
+    return np.asarray(array, np.float32)
 
 
 def whole(name: str) -> str:
@@ -191,17 +202,6 @@ def split_items(split: Split, skip: frozenset[str] = frozenset()) -> Iterator[It
         regions, mask = split.features.gather(rows)
         for row, own, present in zip(rows.tolist(), regions, mask):
             yield Item(ids[row], own[present], None, tuple(captions[row]))
-
-
-def split_ids(split: Split) -> list[str]:
-    """What the images of a split are called in an index."""
-    seen: set[str] = set()
-    ids = []
-    for row, name in enumerate(split.image_names):
-        name = name if name and name not in seen else f"{name}#{row}"
-        seen.add(name)
-        ids.append(name)
-    return ids
 
 
 def digest_of_split(split: Split) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL.Image import Image
@@ -16,13 +17,14 @@ from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_kind
-from selhn.models import AbstractMatcher
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
-from selhn.search.items import Kind
+from selhn.search.items import Array, Kind, as_numbers
 from selhn.search.where import Where
+from selhn.towers import AbstractTowers
 
-Picture: TypeAlias = Float[Tensor, "M F"] | str | Path | Image
-"""The regions of an image; or a picture file or PIL image, if the index knows its extractor."""
+Picture: TypeAlias = Array | str | Path | Image
+"""The regions (M, F) of an image, or its vector (d,); or a picture file or PIL image, if the towers of the index take
+pictures."""
 _PICTURE_NAME = re.compile(r"\S+\.(?:jpe?g|png|gif|webp|tiff?|bmp|heic|avif)", re.IGNORECASE)
 MODALITY: Mapping[str, Kind] = {"text": "text", "image": "image", "like": "image", "without": "text"}
 WEIGHTS = {"without": -0.5}
@@ -55,7 +57,7 @@ class Query:
             raise SelhnError(f"k must be at least 1, got {self.k}")
         if self.find not in ("image", "text"):
             raise SelhnError(f'find must be "image" or "text", got {self.find!r}')
-        if self.image is not None and not isinstance(self.image, Tensor | str | Path | Image):
+        if self.image is not None and not isinstance(self.image, Tensor | np.ndarray | str | Path | Image):
             raise SelhnError(
                 f"the query is a {type(self.image).__name__}: give a text, image= with a file, a PIL image or regions "
                 "(M, F), a Query, or a list of them"
@@ -127,7 +129,7 @@ def names_file(words: str) -> bool:
 class QueryVectors:
     """Queries as vectors: per part a vector and a weight for each query, 0 if a query has no such part."""
 
-    model: AbstractMatcher
+    towers: AbstractTowers
     vectors: Mapping[str, Float[Tensor, "Q d"]]
     weights: Mapping[str, Float[Tensor, " Q"]]
 
@@ -136,13 +138,13 @@ class QueryVectors:
 
     @cached_property
     def products(self) -> Float[Tensor, "Q d"] | None:
-        """One vector per query whose products are the scores, if the model scores by products."""
-        if not self.model.is_embedding:
+        """One vector per query whose products are the scores, if the towers score by products."""
+        if not self.towers.is_product:
             return None
         return torch.stack([self.weights[part][:, None] * own for part, own in self.vectors.items()]).sum(0)
 
     def score(self, block: Float[Tensor, "n d"], kind: Kind) -> Float[Tensor, "Q n"]:
-        """The model's score across modalities, the product of vectors within one; parts are added up."""
+        """The score of the towers across modalities, the product of vectors within one; parts are added up."""
         if self.products is not None:
             return self.products @ block.T
         scores = []
@@ -150,33 +152,36 @@ class QueryVectors:
             if MODALITY[part] == kind:
                 found = vectors @ block.T
             elif kind == "image":
-                found = self.model.score(block, vectors).T
+                found = self._across(block, vectors).T
             else:
-                found = self.model.score(vectors, block)
+                found = self._across(vectors, block)
             scores.append(self.weights[part][:, None] * found)
         return torch.stack(scores).sum(0)
 
+    def _across(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
+        return torch.from_numpy(self.towers.score(as_numbers(images), as_numbers(texts))).to(images.device)
+
 
 def encode_queries(
-    model: AbstractMatcher,
+    towers: AbstractTowers,
     queries: Sequence[Query],
     device: torch.device,
     encode_like: Callable[[list[str]], Float[Tensor, "n d"]],
 ) -> QueryVectors:
     """The vectors of queries; texts are encoded together, and so are images. `encode_like` looks up items."""
-    encode: Mapping[str, Callable[[list[Any]], Float[Tensor, "n d"]]] = {
-        "text": partial(encode_queries_of_text, model),
-        "image": partial(encode_queries_of_images, model),
+    encode: Mapping[str, Callable[[list[Any]], Array]] = {
+        "text": partial(encode_queries_of_text, towers),
+        "image": partial(encode_queries_of_images, towers),
         "like": encode_like,
-        "without": partial(encode_queries_of_text, model),
+        "without": partial(encode_queries_of_text, towers),
     }
     shares = [query.shares for query in queries]
     vectors, weights = {}, {}
     for part, encode_part in encode.items():
         rows = [row for row, own in enumerate(shares) if part in own]
         if rows:
-            encoded = encode_part([getattr(queries[row], part) for row in rows]).to(device)
+            encoded = torch.as_tensor(encode_part([getattr(queries[row], part) for row in rows])).to(device)
             vectors[part] = encoded.new_zeros(len(queries), encoded.shape[1])
             vectors[part][rows] = encoded
             weights[part] = torch.tensor([own.get(part, 0.0) for own in shares], device=device)
-    return QueryVectors(model, vectors, weights)
+    return QueryVectors(towers, vectors, weights)

@@ -24,11 +24,11 @@ from selhn.base.progress import Progress
 from selhn.base.sealed import digest_file, read_sealed_json, write_sealed_json
 from selhn.base.types import StoredPrecision
 from selhn.base.untrusted import read_json_lines
-from selhn.models import AbstractMatcher, load_model_named_in_file
 from selhn.search.embedded import IMAGES, METADATA, EmbeddedRow, read_rows, shard_files, write_rows
 from selhn.search.index import Index
 from selhn.search.items import Item
 from selhn.search.stores.store import Identity
+from selhn.towers import AbstractTowers, open_towers_named_in_file
 
 MANIFEST_FILE, PARTIAL = "manifest.json", ".partial"
 AGAIN = "run the `selhn embed` command again; only what is missing or damaged is made again"
@@ -228,7 +228,7 @@ def _left_out(number: int) -> str:
 def index_embeddings(
     folder: Path | str,
     path: Path | str,
-    model: AbstractMatcher | None = None,
+    towers: AbstractTowers | None = None,
     precision: StoredPrecision = "float32",
     quiet: bool = False,
 ) -> Index:
@@ -237,25 +237,25 @@ def index_embeddings(
     What is in the index already is left alone, so the same call continues after it was stopped.
 
     Args:
-        folder: written by `selhn embed`, or by clip-retrieval, for which the model must be given.
+        folder: written by `selhn embed`, or by clip-retrieval, for which the towers must be given.
         path: of the index, a folder or a URI.
-        model: the one that made the vectors; may be left out if the folder names it.
+        towers: those that made the vectors; may be left out if the folder names them.
         precision: of a new index.
     """
     folder = Path(folder)
     refuse_links(folder, [IMAGES, METADATA])
     planned = Shards.open(folder) if Shards.exist(folder) else None
     about = {} if planned is None else planned.identity.about
-    model = model or load_model_named_in_file(about.get("model"))
-    if model is None:
-        raise SelhnError(f"{folder} does not name the model of its vectors: give it with --model, or model=")
+    towers = towers or open_towers_named_in_file(about.get("model"))
+    if towers is None:
+        raise SelhnError(f"{folder} does not name the model of its vectors: give it with --model, or towers=")
     if planned is not None:
-        planned.identity.require(model, folder)
+        planned.identity.require(towers, folder)
     is_new = not Index.exists(path)
     index = (
-        Index.create(model, path, precision=precision, about=about, keep_model="model" not in about)
+        Index.create(towers, path, precision=precision, about=about, keep_towers="model" not in about)
         if is_new
-        else Index.load(path, model)
+        else Index.load(path, towers)
     )
     if planned is not None and not is_new and index.about.get("features") != about.get("features"):
         raise SelhnError(

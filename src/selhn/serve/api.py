@@ -62,7 +62,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
             else await service.read(lambda: collection.index.count(moments=False)),
             can=messages.Can(
                 search=collection is not None,
-                ask_with_pictures=collection is not None and collection.extractor is not None,
+                ask_with_pictures=collection is not None and collection.towers is not None,
                 show_pictures=service.thumbnails is not None,
                 look=service.looking is not None,
                 duplicates=collection is not None and collection.duplicates is not None,
@@ -104,11 +104,11 @@ async def _answers(service: Service, asked: Search, content: bytes | None) -> me
         raise SelhnError(f"k is {asked.k}: at most {limits.answers} answers are given")
     if asked.like is not None:  # an unknown id is refused here, before others wait for it
         await service.read(collection.index.get, asked.like)
-    regions = None
+    vector = None
     if content is not None:
         prepared = await service.decode(collection.library.prepare, content, limits.pixels, sent=True)
-        regions = await service.extractions.ask(prepared)
-    hits = await service.queries.ask(asked.query(regions))
+        vector = await service.pictures.ask(prepared)
+    hits = await service.queries.ask(asked.query(vector))
     pictures = await service.read(collection.have_pictures, hits)
     answers = [messages.HitMessage.of(*pair) for pair in zip(hits, pictures)]
     fit = collection.index.fit

@@ -8,12 +8,11 @@ from itertools import islice
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.pictures import Library
-from selhn.pictures.extractor import Prepared
 from selhn.search import Hit, Query, Record, is_uri
 from selhn.search.items import Order, date_of
 from selhn.search.near_duplicates import Alike
@@ -68,11 +67,11 @@ class Collection:
     def __init__(self, library: Library):
         self.library, self.index = library, library.index
         # Loaded now, so that problems show at the start and threads only read them.
-        self.extractor, self.folders = library.extractor, library.folders
+        self.towers, self.folders = library.towers, library.folders
         self.stale = ""
         """Why the index on disk is no longer the one that is searched; empty if it still is."""
         self._checked = 0.0
-        can_compare = self.index.model.is_embedding and not is_uri(self.index.path)
+        can_compare = self.index.towers.is_product and not is_uri(self.index.path)
         self.duplicates = Duplicates(self.index) if can_compare else None
         self._timelines: dict[tuple[int, str | None, Order], Timeline] = {}
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
@@ -100,9 +99,10 @@ class Collection:
                     answers[row] = wrong if len(rows) == 1 else self.answer([queries[row]])[0]
         return answers
 
-    def extract(self, pictures: Sequence[Prepared]) -> list[Float[Tensor, "_ F"]]:
-        assert self.extractor is not None
-        return list(self.extractor.extract(pictures))
+    def embed(self, prepared: Sequence[Any]) -> list[Float[np.ndarray, " d"]]:
+        """The vectors of pictures that `library.prepare` has read."""
+        assert self.towers is not None
+        return list(self.towers.embed_prepared(prepared))
 
     def have_pictures(self, items: Sequence[Record] | Sequence[Hit]) -> list[bool]:
         """Which items of the index have a file."""

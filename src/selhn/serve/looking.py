@@ -1,36 +1,32 @@
-"""Which part of a picture each word of a question is about, as far as the model can say."""
+"""Which part of a picture each word of a question is about, as far as the towers can say."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import torch
+import numpy as np
 from jaxtyping import Float
+from PIL import Image
 from pydantic import BaseModel
-from torch import Tensor
 
-from selhn.eval import region_attention
-from selhn.models import AbstractMatcher, CrossAttention
-from selhn.pictures import Extractor, grid_boxes
-from selhn.pictures.extractor import Prepared
+from selhn.pictures.decoding import decode_picture
 from selhn.pictures.picture_folders import located_source
 from selhn.text import split_words
+from selhn.towers import AbstractTowers
 
-Regions = Float[Tensor, "M F"]
-Boxes = Float[Tensor, "M 4"]
-Compared = tuple[list[str], Float[Tensor, "B 4"], Float[Tensor, "words B"], float]
-"""Words, boxes, a weight for each pair, and the least weight that is drawn in the full colour."""
 KEPT = 32
 MOST_WORDS = 24
 FULL_FIT = 0.4
-"""Score of one region with one word that is drawn in the full colour; weaker maxima stay paler than that."""
+"""Score of one part with one word that is drawn in the full colour; weaker maxima stay paler than that."""
 
 
 class LookMessage(BaseModel):
     """What the words of a sentence look at in a picture."""
 
     kind: Literal["attention", "fit"]
-    """The attention of a model that has one, or how well each region alone fits each word alone."""
+    """The attention of a model that has one, or how well each part alone fits each word alone."""
     words: list[str]
     boxes: list[list[float]]
     """x1, y1, x2, y2 as shares of width and height."""
@@ -39,64 +35,74 @@ class LookMessage(BaseModel):
     full: float
     """The weight that is drawn in the full colour."""
 
+    @classmethod
+    def of(
+        cls,
+        kind: Literal["attention", "fit"],
+        words: list[str],
+        boxes: Float[np.ndarray, "B 4"],
+        weights: Float[np.ndarray, "words B"],
+        least: float,
+    ) -> "LookMessage":
+        """`least`: the smallest weight that may be drawn in the full colour."""
+        full = max([least, *weights.flatten().tolist()])
+        return cls(kind=kind, words=words, boxes=boxes.tolist(), weights=weights.tolist(), full=full)
 
-class Looking:
-    """Compares the words of a sentence with the regions of a picture.
+
+class Looking(ABC):
+    """Compares the words of a sentence with the parts of a picture.
 
     Args:
-        model: one that compares regions with words shows its attention. An embedding model encodes each
-            region as if it were the whole picture, each word as if it were the sentence, and shows scores.
-        extractor: makes the regions and their boxes.
+        prepare: turns a picture into what `compute` takes.
+        compute: turns that into what `compare` takes. Of the last pictures, both results are kept.
+        resized: see `AbstractTowers.resized`.
     """
 
-    def __init__(self, model: AbstractMatcher, extractor: Extractor):
-        self.model, self.extractor = model, extractor
-        self._prepared, self._regions = lru_cache(KEPT)(self._prepare), lru_cache(KEPT)(self._extract)
-
-    @staticmethod
-    def can(model: AbstractMatcher, extractor: Extractor | None) -> bool:
-        if extractor is None or model.tokenizer is None:
-            return False
-        fits = model.settings.get("feature_dim", extractor.width) == extractor.width
-        return fits and (isinstance(model, CrossAttention) or model.is_embedding)
+    def __init__(
+        self,
+        prepare: Callable[[Image.Image], Any],
+        compute: Callable[[Any], Any],
+        resized: tuple[int, int] | None,
+    ):
+        self._prepare, self._compute, self._resized = prepare, compute, resized
+        self._prepared, self._parts = lru_cache(KEPT)(self._read), lru_cache(KEPT)(self._computed)
 
     def prepare(self, path: Path, moment: float | None = None) -> None:
         """Decode a picture, or the frame of a video, before `look`, perhaps in another thread."""
         self._prepared(path, moment, path.lstat().st_mtime_ns)
 
     def look(self, path: Path, text: str, moment: float | None = None) -> LookMessage:
-        regions, boxes = self._regions(path, moment, path.lstat().st_mtime_ns)
-        attends = isinstance(self.model, CrossAttention)
-        words, boxes, weights, least = (self._attention if attends else self._fit)(regions, boxes, text)
-        return LookMessage(
-            kind="attention" if attends else "fit",
-            words=words,
-            boxes=boxes.tolist(),
-            weights=weights.tolist(),
-            full=max([least, *weights.flatten().tolist()]),
-        )
+        return self.compare(self._parts(path, moment, path.lstat().st_mtime_ns), text)
 
-    def _attention(self, regions: Regions, boxes: Boxes, text: str) -> Compared:
-        found = region_attention(self.model, regions, text, boxes)
-        rows = [row for row, is_word in enumerate(found.is_word) if is_word][:MOST_WORDS]
-        return [found.words[row] for row in rows], boxes, found.weights.cpu()[rows], 3 / len(boxes)
+    @abstractmethod
+    def compare(self, parts: Any, text: str) -> LookMessage:
+        """The words of a sentence with the parts of a picture."""
 
-    def _fit(self, regions: Regions, boxes: Boxes, text: str) -> Compared:
-        parts = ~torch.isclose(boxes, grid_boxes(1)[:1]).all(1)  # the whole picture says nothing about where
-        words = [word for word in split_words(text) if any(map(str.isalnum, word))][:MOST_WORDS]
-        if not words or not bool(parts.any()):
-            return [], boxes[:0], torch.empty(0, 0), 1.0
-        assert self.model.tokenizer is not None
-        tokens, mask = self.model.tokenize(words)
-        known = (torch.isin(tokens, self.model.tokenizer.kinds.ordinary.to(tokens.device)) & mask).any(1)
-        images = self.model.embed_images(regions[parts][:, None])
-        scores = self.model.score(images, self.model.embed_texts(words)).T.float().cpu()
-        return words, boxes[parts], torch.where(known[:, None], scores, 0).clamp(min=0), FULL_FIT
-
-    def _prepare(self, path: Path, moment: float | None, changed: int) -> Prepared:
+    def _read(self, path: Path, moment: float | None, changed: int) -> Any:
         """The time of the last change is part of the key, so that a changed picture is read again."""
-        return self.extractor.prepare(self.extractor.decode(located_source(path, moment), path.name).image)
+        found = decode_picture(located_source(path, moment), path.name, resized=self._resized)
+        return self._prepare(found.image)
 
-    def _extract(self, path: Path, moment: float | None, changed: int) -> tuple[Regions, Boxes]:
-        prepared = self._prepared(path, moment, changed)
-        return self.extractor.extract([prepared])[0], prepared.boxes
+    def _computed(self, path: Path, moment: float | None, changed: int) -> Any:
+        return self._compute(self._prepared(path, moment, changed))
+
+
+class LookingAtParts(Looking):
+    """Each part of a picture as if it were the whole, each word as if it were the sentence: shows their scores."""
+
+    def __init__(self, towers: AbstractTowers):
+        super().__init__(towers.prepare, towers.embed_parts, towers.resized)
+        self.towers = towers
+
+    def compare(
+        self, parts: tuple[Float[np.ndarray, "M d"], Float[np.ndarray, "M 4"]] | None, text: str
+    ) -> LookMessage:
+        words = [word for word in split_words(text) if any(map(str.isalnum, word))][:MOST_WORDS]
+        if not words or parts is None:
+            return LookMessage.of("fit", [], np.empty((0, 4)), np.empty((0, 0)), 1.0)
+        vectors, boxes = parts
+        tokenizer = self.towers.tokenizer
+        tokens, mask = tokenizer.encode(words)
+        known = (np.isin(tokens, tokenizer.ordinary) & mask).any(1)
+        scores = self.towers.score(vectors, self.towers.embed_texts(words)).T
+        return LookMessage.of("fit", words, boxes, np.where(known[:, None], scores, 0).clip(min=0), FULL_FIT)

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import HTTPException, Request
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, computed_field
-from torch import Tensor
 
 from selhn.pictures.library import TEXT_WEIGHT
 from selhn.search import Hit, Query
@@ -49,8 +49,8 @@ class SearchRequest(Filter):
     like_weight: Annotated[float | None, Field(description="Weight of the item; may be negative.")] = None
     image_weight: Annotated[float | None, Field(description="Weight of the picture in the body.")] = None
 
-    def query(self, image: Float[Tensor, "M F"] | None) -> Query:
-        """The query to the index, with the regions of the picture in the body."""
+    def query(self, image: Float[np.ndarray, " d"] | None) -> Query:
+        """The query to the index, with the vector of the picture in the body."""
         given = {"text": self.text_weight, "like": self.like_weight, "image": self.image_weight}
         weights = {part: weight for part, weight in given.items() if weight is not None}
         typed = Query() if self.text is None else Query.minus(self.text)

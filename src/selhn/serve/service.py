@@ -4,33 +4,34 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import numpy as np
 from fastapi import HTTPException
 from jaxtyping import Float
-from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.models import AbstractMatcher, load_model
 from selhn.pictures import Library
 from selhn.pictures.decoding import Decoding, TooSlow
-from selhn.pictures.extractor import Prepared
 from selhn.pictures.how_far import left_out
 from selhn.pictures.indexing import open_examples
 from selhn.pictures.named_folders import name_folders, offer_folders
 from selhn.pictures.picture_folders import found_index
 from selhn.search import Hit, Query
-from selhn.search.encoding import digest_of
 from selhn.serve.batching import Batcher
 from selhn.serve.collection import Collection
 from selhn.serve.keeper import Keeper, indexing
 from selhn.serve.limits import Limits, busy
-from selhn.serve.looking import Looking
+from selhn.serve.looking import Looking, LookingAtParts
 from selhn.serve.messages import LeftOut, ModelMessage, ProgressMessage
 from selhn.serve.prometheus import RequestMetrics
 from selhn.serve.thumbnails import Thumbnails
 from selhn.serve.watched_runs import WatchedRuns
+from selhn.towers import open_towers
+
+if TYPE_CHECKING:
+    from selhn.models import AbstractMatcher
 
 Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
@@ -44,7 +45,7 @@ class Service:
     """A collection, or training runs, or both, ready to answer.
 
     Args:
-        attention: a model that compares regions with words, for `/look`; default is the model of the index.
+        attention: a model that compares regions with words, for `/look`; default is the towers of the index.
         writable: whether items may be added and deleted.
         keeper: brings the index up to date meanwhile.
     """
@@ -55,7 +56,7 @@ class Service:
         runs: WatchedRuns | None = None,
         *,
         limits: Limits | None = None,
-        attention: AbstractMatcher | None = None,
+        attention: "AbstractMatcher | None" = None,
         writable: bool = False,
         keeper: Keeper | None = None,
     ):
@@ -75,19 +76,25 @@ class Service:
             observe=self.metrics.batches.observe,
             thread=thread,
         )
-        self.extractions: Batcher[Prepared, Float[Tensor, "_ F"]] = Batcher(
-            lambda pictures, wanted: self.searched().extract(pictures), PICTURES_AT_ONCE, thread=thread
+        self.pictures: Batcher[Any, Float[np.ndarray, " d"]] = Batcher(
+            lambda prepared, wanted: self.searched().embed(prepared), PICTURES_AT_ONCE, thread=thread
         )
         if collection is not None and collection.folders:
             self.thumbnails = Thumbnails()
-            model = attention or collection.index.model
-            if collection.extractor is not None and Looking.can(model, collection.extractor):
-                self.looking = Looking(model, collection.extractor)
-        if attention is not None and self.looking is None:
+            if attention is None and collection.towers is not None and collection.towers.has_parts:
+                self.looking = LookingAtParts(collection.towers)
+        self.attention = attention
+        if attention is not None:
+            self.looking = self._looking_by(attention)
+
+    def _looking_by(self, attention: "AbstractMatcher") -> Looking:
+        from selhn.serve.attention import looking_by  # torch
+
+        if self.collection is None or not self.collection.folders:
             raise SelhnError(
-                "--attention needs an index of pictures with a known extractor, whose features have the "
-                "width that the model was trained on"
+                "--attention needs an index of pictures, whose folders were named on this machine"
             )
+        return looking_by(attention, self.collection.library)
 
     @classmethod
     def open(
@@ -120,11 +127,11 @@ class Service:
         if examples:
             library = open_examples()
         elif path is not None or runs is None:
-            opened = None if model is None else load_model(model)
+            opened = None if model is None else open_towers(model)
             library = Library.open(found_index(path), opened, extractor=extractor)
             name_folders(library.index, folders)
             offer_folders(library.index, "selhn serve {index} {folders}")
-        looking = None if attention is None else load_model(attention)
+        looking = None if attention is None else _loaded(attention)
         collection = None if library is None else Collection(library)
         return cls(collection, watched, attention=looking, writable=writable)
 
@@ -206,19 +213,21 @@ class Service:
     def models(self) -> list[ModelMessage]:
         if self.collection is None:
             return []
-        identity, extractor = self.collection.index.identity, self.collection.extractor
+        identity, towers = self.collection.index.identity, self.collection.towers
         message = ModelMessage(
             name=identity.model_name,
             role="search",
             digest=identity.model,
             width=identity.width,
             precision=identity.precision,
-            extractor=None if extractor is None else extractor.identity,
+            extractor=None if towers is None else towers.features,
         )
-        if self.looking is None or self.looking.model is self.collection.index.model:
+        if self.attention is None:
             return [message]
-        other = self.looking.model
-        return [message, ModelMessage(name=str(other.name), role="attention", digest=digest_of(other))]
+        from selhn.eval.stored import digest_of  # torch
+
+        digest = digest_of(self.attention)
+        return [message, ModelMessage(name=str(self.attention.name), role="attention", digest=digest)]
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         found: dict[str, tuple[str, float]] = {}
@@ -232,5 +241,11 @@ class Service:
     async def close(self) -> None:
         if self.collection is not None and self.collection.duplicates is not None:
             self.collection.duplicates.close()
-        await self.extractions.finish()
+        await self.pictures.finish()
         await self.queries.close()
+
+
+def _loaded(path: Path) -> "AbstractMatcher":
+    from selhn.models import load_model  # torch
+
+    return load_model(path)

@@ -10,12 +10,14 @@ from selhn.pictures.picture_folders import located_source
 
 SIZES = (160, 320, 640, 1280, 2560)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""
+MOST_BYTES = 64 * 2**20
+"""Of the thumbnails in memory."""
 
 
 class Thumbnails:
     """Thumbnails; the most recently used are kept, up to a number of bytes."""
 
-    def __init__(self, most_bytes: int = 64 * 2**20):
+    def __init__(self, most_bytes: int = MOST_BYTES):
         self.most_bytes, self.bytes = most_bytes, 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()

@@ -1,9 +1,9 @@
 """What an index needs from a model: vectors of sentences and of pictures, as numpy arrays, whatever computes them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,7 @@ from PIL import Image
 from selhn.base.errors import SelhnError
 
 
+@runtime_checkable
 class TowerTokenizer(Protocol):
     """What reads sentences."""
 
@@ -43,11 +44,31 @@ class AbstractTowers(ABC):
     """The name by which `open_towers` finds these towers again, such as "ready"; None if only their files do."""
     is_product: bool = True
     """Whether a score is the product of two vectors."""
+    feature_dim: int | None = None
+    """F, the numbers of a region, if these towers take regions and know."""
+    vision: str = ""
+    """The name of what turns pictures into the regions that these towers were trained on; `with_extractor` takes it."""
     features: str = ""
     """Identifies how pictures become vectors, for caches; empty if these towers take regions only."""
     resized: tuple[int, int] | None = None
     """Width and height, if `prepare` begins with squashing a picture to that size: a decoder may do so before."""
+    has_parts: bool = False
+    """Whether `embed_parts` can tell."""
+    cutoff: Mapping[str, Any] | None = None
+    """Which scores mean a match, as `selhn.search.Fit` reads it; None if that is unknown."""
+    in_threads: bool = True
+    """Whether pictures are computed fastest one at a time, each in a thread of its own, as on a CPU."""
     tokenizer: TowerTokenizer
+
+    def to(self, device: Any) -> None:  # noqa: B027
+        """Compute on a device of torch, such as "cuda", if these towers can; ONNX files stay where they are."""
+
+    def with_extractor(self, extractor: Any, device: Any = "cpu") -> "AbstractTowers":
+        """These towers with what turns pictures into the regions that they take, or its name, on a device."""
+        raise SelhnError(
+            f"{self.name} takes no extractor, and pictures only if its features come from a vision model that selhn "
+            "knows: leave the extractor out, or index with the run that it was made of"
+        )
 
     @abstractmethod
     def embed_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "T d"]:

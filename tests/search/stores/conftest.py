@@ -6,6 +6,7 @@ import pytest
 from servers import milvus, postgres
 from store_cases import SERVERS
 
+from selhn.export import towers_of
 from selhn.search import Index
 
 
@@ -74,14 +75,14 @@ def place(request, tmp_path):
 
 @pytest.fixture
 def stored(place, model, make_item):
-    index = Index.create(model, place)
+    index = Index.create(towers_of(model), place)
     index.add(make_item(number) for number in range(20))
     return index
 
 
 @pytest.fixture
 def exact(model, make_item):
-    index = Index.create(model)
+    index = Index.create(towers_of(model))
     index.add(make_item(number) for number in range(20))
     return index
 

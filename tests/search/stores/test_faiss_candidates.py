@@ -4,6 +4,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from selhn.export import towers_of
 from selhn.search import Index, Item, Query
 from selhn.search.stores import faiss_candidates
 from selhn.search.stores.faiss_candidates import chosen_kind, require_faiss
@@ -28,7 +29,7 @@ def items(number, first=0):
 
 @pytest.fixture
 def large(model, tmp_path):
-    index = Index.create(model, tmp_path / "i")
+    index = Index.create(towers_of(model), tmp_path / "i")
     index.add(items(600))
     index.add(items(400, first=600))
     return index
@@ -73,7 +74,7 @@ def test_candidates_are_scored_exactly_and_kept_on_disk(large, model, kind):
     scores = {hit.id: hit.score for hit in large.search(like="i7", k=1000)}
     large.approximate(kind)
     assert recall_of(large, exact, names) > 0.9
-    again = Index.load(large.path, model)
+    again = Index.load(large.path, towers_of(model))
     assert again.found_by == kind
     assert found(again, names) == found(large, names)
     for hit in again.search(like="i7", k=10):
@@ -93,10 +94,10 @@ def test_what_changes_later_is_seen_at_once(large, model, kind):
     assert large.search(like="i5", k=3)[0].id == "twin"
     for n in range(20):
         large.add(items(1, first=2000 + n))
-    assert Index.load(large.path, model).search(like="i5", k=3)[0].id == "twin"
+    assert Index.load(large.path, towers_of(model)).search(like="i5", k=3)[0].id == "twin"
     names = [f"i{n}" for n in range(0, 1000, 50) if f"i{n}" in large]
     with_filter = {"where": "n < 700"}
-    large_exact = Index.create(model)
+    large_exact = Index.create(towers_of(model))
     stored = large.store.get(large.ids(), vectors=True).values()
     large_exact.add(Item(one.record.id, vector=one.vector, metadata=one.record.metadata) for one in stored)
     exact = found(large_exact, names, **with_filter)
@@ -131,10 +132,10 @@ def test_a_damaged_file_never_reaches_faiss(large, model, monkeypatch):
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         path.write_bytes(content)
         with pytest.warns(UserWarning, match="so search is exact: call index.approximate.. again"):
-            assert Index.load(large.path, model).found_by == "exact"
+            assert Index.load(large.path, towers_of(model)).found_by == "exact"
     path.unlink()
     with pytest.warns(UserWarning, match="so search is exact"):
-        index = Index.load(large.path, model)
+        index = Index.load(large.path, towers_of(model))
     assert index.search("word1", k=3) == large.search("word1", k=3)
     with pytest.raises(ValueError, match="damaged"):
         index.check()
@@ -146,7 +147,7 @@ def test_a_damaged_file_never_reaches_faiss(large, model, monkeypatch):
 def test_a_model_that_does_not_score_by_products(make_item):
     from model_cases import make_model
 
-    index = Index.create(make_model("vsepp_order"))
+    index = Index.create(towers_of(make_model("vsepp_order")))
     index.add(make_item(n) for n in range(5))
     with pytest.raises(ValueError, match="vsepp_order does not score by products of vectors"):
         index.approximate("hnsw")
@@ -186,7 +187,7 @@ class Stub:
 
 def test_the_way_to_candidates_and_back(model, monkeypatch):
     monkeypatch.setattr(faiss_candidates, "require_faiss", lambda: Stub)
-    exact, index = Index.create(model), Index.create(model)
+    exact, index = Index.create(towers_of(model)), Index.create(towers_of(model))
     for one in (exact, index):
         one.add(items(300))
     index.approximate("hnsw")

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from selhn.base.errors import Linked
+from selhn.export import towers_of
 from selhn.search import Index, Item
 from selhn.search.stores.segment_folder import IndexFolder
 
@@ -48,7 +49,11 @@ def test_a_link_or_pipe_is_refused_and_nothing_outside_changes(index, model, out
     with pytest.raises(Linked):
         Index.load(index.path)
     with pytest.raises(Linked):
-        Index.build(model, [Item("new", vector=index.store.get(["item1"], True)["item1"].vector)], index.path)
+        Index.build(
+            towers_of(model),
+            [Item("new", vector=index.store.get(["item1"], True)["item1"].vector)],
+            index.path,
+        )
     with pytest.raises(Linked):
         index.add([])
     assert content_of(outside) == before
@@ -85,7 +90,7 @@ def test_a_first_manifest_that_a_kill_left_half_written_is_no_obstacle(tmp_path,
     place = tmp_path / "new.index"
     place.mkdir()
     (place / f".manifest.json.{'0' * 16}.partial").write_text("half")
-    assert len(Index.create(model, place)) == 0
+    assert len(Index.create(towers_of(model), place)) == 0
 
 
 def test_no_file_outside_is_written_by_a_name_that_the_manifest_announces(index, outside):
@@ -99,7 +104,7 @@ def test_no_file_outside_is_written_by_a_name_that_the_manifest_announces(index,
 
 
 def test_a_new_index_is_for_its_user_alone(tmp_path, model):
-    Index.create(model, tmp_path / "new.index")
+    Index.create(towers_of(model), tmp_path / "new.index")
     assert (tmp_path / "new.index").stat().st_mode & 0o777 == 0o700
 
 

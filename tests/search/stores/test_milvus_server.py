@@ -12,6 +12,7 @@ from index_cases import make_item
 from servers import Milvus, milvus, small_disk
 
 from selhn.base.errors import SelhnError
+from selhn.export import towers_of
 from selhn.search import Index
 
 pytestmark = pytest.mark.milvus
@@ -34,22 +35,22 @@ def test_a_wrong_token(model, monkeypatch):
             with pytest.raises(
                 SelhnError, match=r": check the token in MILVUS_TOKEN, USER:PASSWORD$"
             ) as told:
-                Index.create(model, server.uri)
+                Index.create(towers_of(model), server.uri)
             assert "\n" not in str(told.value)
             assert "wrong" not in str(told.value)
         monkeypatch.setenv("MILVUS_TOKEN", "root:Milvus")
-        index = Index.create(model, server.uri)
+        index = Index.create(towers_of(model), server.uri)
         index.add(map(make_item, range(5)))
         client = index.store.rows._client
         client.create_user("reader", "Reader123")
         monkeypatch.setenv("MILVUS_TOKEN", "reader:Reader123")
         with pytest.raises(SelhnError, match="permission deny.*the user in MILVUS_TOKEN may not do this"):
-            Index.load(server.uri, model)
+            Index.load(server.uri, towers_of(model))
         client.update_password("root", "Milvus", "Other123")
         with pytest.raises(SelhnError, match="check the token"):
             index.add(map(make_item, range(5, 10)))
         monkeypatch.setenv("MILVUS_TOKEN", "root:Other123")
-        again = Index.load(server.uri, model)
+        again = Index.load(server.uri, towers_of(model))
         assert again.add(map(make_item, range(10)), existing="skip") == 5
 
 
@@ -57,7 +58,7 @@ def test_a_server_that_goes_away_in_the_middle(model, exact, same_answers, monke
     monkeypatch.setattr("selhn.search.stores.store.ENCODED_AT_ONCE", 4)
     monkeypatch.setattr("selhn.search.stores.milvus_rows.TIMEOUT", 5.0)
     with milvus() as server:
-        index = Index.create(model, server.uri)
+        index = Index.create(towers_of(model), server.uri)
 
         def items():
             for number in range(20):
@@ -68,7 +69,7 @@ def test_a_server_that_goes_away_in_the_middle(model, exact, same_answers, monke
         for call in (
             lambda: index.add(items()),
             lambda: index.search("word3"),
-            lambda: Index.load(server.uri, model),
+            lambda: Index.load(server.uri, towers_of(model)),
         ):
             with pytest.raises(ConnectionError, match=r"Milvus is not responding\. No data was lost") as told:
                 call()
@@ -89,7 +90,7 @@ def test_a_full_disk(model, exact, same_answers, monkeypatch):
         os.symlink(disk, Path(folder) / "data")
         server = Milvus(Path(folder))
         try:
-            index = Index.create(model, server.uri)
+            index = Index.create(towers_of(model), server.uri)
             index.add(map(make_item, range(20)))
             with pytest.raises(
                 ConnectionError, match=r"Milvus has no space left\. No data was lost: free some on its disk"

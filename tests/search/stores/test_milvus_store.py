@@ -13,6 +13,7 @@ from model_cases import make_model
 from programs import run
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.export import towers_of
 from selhn.search import Index, Item, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores import milvus
@@ -28,7 +29,7 @@ def row(score, added):
 
 @pytest.fixture
 def remote(lite, model):
-    index = Index.create(model, lite)
+    index = Index.create(towers_of(model), lite)
     index.add(make_item(number) for number in range(20))
     return index
 
@@ -56,12 +57,12 @@ def test_rows_as_answers():
 
 def test_what_has_to_be_encoded(lite):
     model = make_model("rvse")
-    store, items = Index.create(model, lite).store, [make_item(number) for number in range(4)]
+    store, items = Index.create(towers_of(model), lite).store, [make_item(number) for number in range(4)]
 
     def names(items, existing):
-        return [one.record.id for batch in store.encoded(model, items, existing) for one in batch]
+        return [one.record.id for batch in store.encoded(towers_of(model), items, existing) for one in batch]
 
-    assert store.put(store.encoded(model, items[:2], "refuse")) == 2
+    assert store.put(store.encoded(towers_of(model), items[:2], "refuse")) == 2
     assert (store.count("image"), store.count("text")) == (2, 4)
     assert names(items, "skip") == ["item2", "item3"]
     assert names(items, "replace") == ["item2", "item3"]
@@ -70,7 +71,7 @@ def test_what_has_to_be_encoded(lite):
     # The last of several with one id counts, and that is what is stored.
     assert names([other, items[0]], "replace") == []
     assert names([items[2], items[3], items[2]], "skip") == ["item2", "item3"]
-    store.put(store.encoded(model, [make_item(1, captions=("word5",))], "replace"))
+    store.put(store.encoded(towers_of(model), [make_item(1, captions=("word5",))], "replace"))
     assert [one.record["caption"] for one in store.rows.scan("texts") if one.owner == key_of("item1")] == [
         "word5"
     ]
@@ -123,7 +124,7 @@ def store_of(rows):
 def found(rows, k, where=None, queries=((1.0,),)):
     filter = None if where is None else read_filter(where)
     asked = QueryVectors(
-        make_model("rvse"), {"text": torch.tensor(queries)}, {"text": torch.ones(len(queries))}
+        towers_of(make_model("rvse")), {"text": torch.tensor(queries)}, {"text": torch.ones(len(queries))}
     )
     answers = store_of(rows).nearest(asked, "image", k, filter)
     return [[hit.metadata["n"] for hit in own] for own in answers]
@@ -171,9 +172,9 @@ def test_fewer_than_asked_for(k):
 
 def test_the_layout_of_rows_stays(lite):
     """Collections that an earlier version wrote have these keys and records."""
-    store = Index.create(make_model("rvse"), lite).store
+    store = Index.create(towers_of(make_model("rvse")), lite).store
     item = make_item(1, captions=("word5",))
-    store.put(store.encoded(make_model("rvse"), [item], "refuse"))
+    store.put(store.encoded(towers_of(make_model("rvse")), [item], "refuse"))
     key, content = hashlib.blake2b(b"item1", digest_size=20).hexdigest(), item.content(Record.of(item))
     (image,), (text,) = store.rows.scan("images"), store.rows.scan("texts")
     assert (image.key, image.owner, image.content) == (key, key, content)
@@ -211,7 +212,7 @@ def test_a_server_that_goes_away_and_comes_back(milvus_server, model, exact, sam
     uri, start = milvus_server
     monkeypatch.setattr("selhn.search.stores.milvus_rows.TIMEOUT", 5.0)
     process = start()
-    remote = Index.create(model, uri)
+    remote = Index.create(towers_of(model), uri)
     remote.add(make_item(number) for number in range(20))
     same_answers(remote, exact, "word3 word8")
     process.send_signal(signal.SIGKILL)
@@ -222,7 +223,7 @@ def test_a_server_that_goes_away_and_comes_back(milvus_server, model, exact, sam
         lambda: remote.delete(["item3"]),
         lambda: remote.refresh(),
         lambda: list(remote.records()),
-        lambda: Index.load(uri, model),
+        lambda: Index.load(uri, towers_of(model)),
     ):
         with pytest.raises(ConnectionError, match=rf"{uri} .*: Milvus is not responding\. No data was lost"):
             call()
@@ -235,7 +236,7 @@ def test_a_server_that_goes_away_and_comes_back(milvus_server, model, exact, sam
             time.sleep(0.1)
     same_answers(remote, exact, "word3 word8", 30)
     remote.add([make_item(30)])
-    assert len(Index.load(uri, model)) == 21
+    assert len(Index.load(uri, towers_of(model))) == 21
 
 
 def test_opened_again_in_another_process(model, exact, same_answers, tmp_path):
@@ -247,7 +248,7 @@ sys.path[:0] = {[path for path in sys.path if path]!r}
 import selhn
 from selhn.search import Index
 from index_cases import make_item
-index = Index.create(selhn.load_model({str(tmp_path / "model")!r}), {uri!r}, about={{"who": "a test"}})
+index = Index.create(selhn.open_towers({str(tmp_path / "model")!r}), {uri!r}, about={{"who": "a test"}})
 index.add(make_item(number) for number in range(20))
 index.delete(["item7"])
 index.add([make_item(7)])
@@ -257,7 +258,7 @@ index.add([make_item(7)])
     exact.delete(["item7"])
     exact.add([make_item(7)])
     assert Index.exists(uri)
-    remote = Index.load(uri, model)
+    remote = Index.load(uri, towers_of(model))
     assert remote.about == {"who": "a test"}
     assert same_answers(remote, exact, "word3 word8", 30)
     assert same_answers(remote, exact, "word3 word8", 30, "text", where="year > 2004")
@@ -266,9 +267,9 @@ index.add([make_item(7)])
 def test_collections_of_another_width_are_refused(remote, lite, model):
     remote.store.rows.remove("about", [IDENTITY])
     with pytest.raises(SelhnError, match="have 16 numbers, this model has 8"):
-        Index.create(make_model("rvse", dim=8), lite)
+        Index.create(towers_of(make_model("rvse", dim=8)), lite)
     with pytest.raises(NotFound):
-        Index.load(lite, model)
+        Index.load(lite, towers_of(model))
     client, name = remote.store.rows._client, remote.store.rows.name
     for which in ("about", "texts", "images"):
         client.drop_collection(f"{name}_{which}")
@@ -284,7 +285,7 @@ def test_collections_of_somebody_else_are_refused(lite, model):
         with pytest.raises(
             SelhnError, match=f"the collection {name}_{which} has something else in it, choose another"
         ):
-            Index.create(model, lite)
+            Index.create(towers_of(model), lite)
         client.drop_collection(f"{name}_{which}")
 
 

@@ -11,6 +11,7 @@ from model_cases import make_model
 from servers import postgres, small_disk
 
 from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError
+from selhn.export import towers_of
 from selhn.search import Index, Item, is_milvus, is_uri
 from selhn.search.stores.postgres import is_postgres
 from selhn.search.stores.postgres_filter import Condition
@@ -20,7 +21,7 @@ from selhn.search.where import read_filter
 
 @pytest.fixture
 def made(database, model, make_item):
-    index = Index.create(model, database)
+    index = Index.create(towers_of(model), database)
     index.add(make_item(number) for number in range(20))
     return index
 
@@ -109,7 +110,7 @@ def test_by_a_graph_and_a_filter_that_leaves_little(made, exact, same_answers, m
     for find in ("image", "text"):
         assert len(same_answers(made, exact, "word3 word8", 5, find, where="year in (2003, 2050, 2399)")) >= 3
         assert same_answers(made, exact, "word3 word8", 5, find)
-    wide = Index.create(make_model("rvse", dim=2048), f"{made.path}_wide")
+    wide = Index.create(towers_of(make_model("rvse", dim=2048)), f"{made.path}_wide")
     wide.add([make_item(1)])
     assert wide.search("word3")
     with pytest.raises(SelhnError, match="hnsw takes vectors of at most 2,000 numbers"):
@@ -119,7 +120,7 @@ def test_by_a_graph_and_a_filter_that_leaves_little(made, exact, same_answers, m
 
 def test_metadata_are_kept_beside_their_vector(database, make_item):
     """PostgreSQL puts what makes a row longer than 2 KB elsewhere, and a filter reads it of every row."""
-    index = Index.create(make_model("rvse", dim=600), database)
+    index = Index.create(towers_of(make_model("rvse", dim=600)), database)
     index.add([make_item(1, metadata={"long": secrets.token_hex(500)})])
     elsewhere = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = to_regclass(%(name)s)"
     assert index.store._ask(elsewhere, {"name": f"{index.store.name}.images"}) == [(0,)]
@@ -147,7 +148,7 @@ def test_a_batch_is_written_whole_or_not_at_all(made, make_item, monkeypatch):
 
 
 def test_two_writers_of_the_same_item(made, model, make_item):
-    other, told = Index.load(made.path, model), []
+    other, told = Index.load(made.path, towers_of(model)), []
 
     def write():
         with pytest.raises(Locked, match="another process is writing the same items, repeat the command"):
@@ -172,7 +173,7 @@ def test_a_server_that_can_only_be_read(made, server, model, make_item):
     """A copy of another server; some make the first one such, too, when its disk is nearly full."""
     execute(made, "CREATE ROLE reader LOGIN SUPERUSER")
     execute(made, "ALTER ROLE reader SET default_transaction_read_only = on")
-    index = Index.load(f"{server.uri('reader')}#{made.store.name}", model)
+    index = Index.load(f"{server.uri('reader')}#{made.store.name}", towers_of(model))
     assert index.search("word3")
     with pytest.raises(
         SelhnError, match=r"read-only.*this server is read-only, name the one that takes writes"
@@ -195,12 +196,12 @@ def test_searches_in_several_threads(made, exact):
 def test_what_others_do_to_the_schema(made, database, server, model):
     execute(made, "CREATE ROLE stranger LOGIN")
     with pytest.raises(SelhnError, match=r"permission denied.*the user may not do this"):
-        Index.create(model, f"{server.uri('stranger')}#theirs")
+        Index.create(towers_of(model), f"{server.uri('stranger')}#theirs")
     execute(made, "CREATE SCHEMA taken")
     with pytest.raises(
         SelhnError, match="the schema of this name has something else in it, choose another #NAME"
     ):
-        Index.create(model, f"{server.uri()}#taken")
+        Index.create(towers_of(model), f"{server.uri()}#taken")
     execute(made, "DROP SCHEMA {schema} CASCADE")
     with pytest.raises(NotFound, match="the index was removed, make it again"):
         made.search("word3")
@@ -208,7 +209,7 @@ def test_what_others_do_to_the_schema(made, database, server, model):
 
 
 def test_a_request_that_takes_longer_than_the_server_allows(own_server, model, make_item):
-    index = Index.create(model, own_server.uri())
+    index = Index.create(towers_of(model), own_server.uri())
     index.add(map(make_item, range(5)))
     execute(index, "SET statement_timeout = 1")  # on the only connection
     index.store._sql = lambda *text, **parts: "SELECT pg_sleep(9)"
@@ -218,13 +219,13 @@ def test_a_request_that_takes_longer_than_the_server_allows(own_server, model, m
 
 
 def test_connections_that_the_server_closed_meanwhile_are_no_error(own_server, model, make_item):
-    index = Index.create(model, own_server.uri())
+    index = Index.create(towers_of(model), own_server.uri())
     index.add(map(make_item, range(5)))
     walks = [index.records() for _ in range(3)]  # each on a connection of its own
     assert all(next(walk).id == "item0" for walk in walks)
     assert all(len(list(walk)) == 4 for walk in walks)
     assert len(index.store._idle) > 1
-    other = Index.load(own_server.uri(), model)
+    other = Index.load(own_server.uri(), towers_of(model))
     execute(other, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'selhn' "
             "AND pid <> pg_backend_pid()")  # fmt: skip
     assert len(index.search("word3", k=5)) == 5
@@ -243,7 +244,7 @@ def own_server():
 def test_a_server_that_goes_away_in_the_middle_and_comes_back(
     own_server, model, make_item, exact, same_answers
 ):
-    index = Index.create(model, own_server.uri())
+    index = Index.create(towers_of(model), own_server.uri())
 
     def items():
         for number in range(20):
@@ -259,7 +260,7 @@ def test_a_server_that_goes_away_in_the_middle_and_comes_back(
             lambda: index.delete(["item3"]),
             lambda: index.refresh(),
             lambda: list(index.records()),
-            lambda: Index.load(own_server.uri(), model),
+            lambda: Index.load(own_server.uri(), towers_of(model)),
         ):
             with pytest.raises(
                 ConnectionError, match=r"PostgreSQL cannot be reached\. No data was lost"
@@ -274,7 +275,7 @@ def test_a_server_that_goes_away_in_the_middle_and_comes_back(
 
 
 def test_a_wrong_password_and_a_server_that_refuses(own_server, model, make_item, monkeypatch):
-    index = Index.create(model, own_server.uri())
+    index = Index.create(towers_of(model), own_server.uri())
     execute(index, "CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'right'")
     rules = own_server.folder / "data" / "pg_hba.conf"
     rules.write_text(f"local all guarded scram-sha-256\n{rules.read_text()}")
@@ -286,9 +287,9 @@ def test_a_wrong_password_and_a_server_that_refuses(own_server, model, make_item
         with pytest.raises(
             SelhnError, match=r"check the user, and the password in PGPASSWORD or ~/\.pgpass$"
         ):
-            Index.load(own_server.uri("guarded"), model)
+            Index.load(own_server.uri("guarded"), towers_of(model))
     monkeypatch.setenv("PGPASSWORD", "right")
-    assert Index.load(own_server.uri("guarded"), model).add([make_item(1)]) == 1
+    assert Index.load(own_server.uri("guarded"), towers_of(model)).add([make_item(1)]) == 1
     with pytest.raises(ConnectionError, match='role "nobody" does not exist'):
         Index.exists(own_server.uri("nobody"))
 
@@ -303,7 +304,7 @@ def test_a_full_disk(own_server, model, make_item):
     ):
         connection.execute(psycopg.sql.SQL("CREATE TABLESPACE small LOCATION {}").format(folder))
         connection.execute("ALTER ROLE postgres SET default_tablespace = small")
-        index = Index.create(model, own_server.uri())
+        index = Index.create(towers_of(model), own_server.uri())
         index.add(make_item(number) for number in range(20))
         long = (make_item(number, metadata={"long": secrets.token_hex(2**18)}) for number in range(100, 110))
         with pytest.raises(

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import linear, normalize
 
+from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.search import Index, Item
 from selhn.search.stores import rough_products
@@ -97,7 +98,7 @@ def test_a_processor_that_sums_in_float16(monkeypatch):
 def test_an_index_answers_the_same(monkeypatch):
     vectors, queries = drawn(3, 0.5)[0], drawn(4, 0.0)[0][:20]
     model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=WIDTH, feature_dim=8).eval()
-    index = Index.create(model, precision="float16")
+    index = Index.create(towers_of(model), precision="float16")
     index.add(Item(f"{row:04}", vector=vector) for row, vector in enumerate([*vectors, *queries]))
     index.delete([f"{row:04}" for row in range(0, NUMBER, 5)])
     asked = [f"{NUMBER + row:04}" for row in range(len(queries))]

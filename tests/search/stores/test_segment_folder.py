@@ -16,6 +16,7 @@ from model_cases import make_model
 from picture_cases import mutate
 
 from selhn.base.errors import Damaged, Locked, SelhnError
+from selhn.export import towers_of
 from selhn.search import Index
 from selhn.search.stores.checked_files import write_checked_json
 from selhn.search.stores.segment_folder import IndexFolder
@@ -41,7 +42,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(index, make_item, model, monkeyp
         "update": lambda: index.update([make_item(60, "item3")]),
         "compact": index.compact,
         "save": lambda: index.save(index.path),
-        "build": lambda: Index.build(model, [make_item(70)], index.path),
+        "build": lambda: Index.build(towers_of(model), [make_item(70)], index.path),
     }
     with pytest.raises(
         OSError, match="could not be written .No space left on device.: its earlier content is untouched"
@@ -119,7 +120,7 @@ def test_another_model_and_another_version(index, tmp_path):
     with pytest.raises(
         SelhnError, match=r"written by another model \(rvse, .*\), not by this one \(vse_fc, "
     ):
-        Index.load(index.path, other)
+        Index.load(index.path, towers_of(other))
     manifest = index.path / "manifest.json"
     content = json.loads(manifest.read_text())
     content.pop("checksum")
@@ -151,12 +152,12 @@ def damage(path, how):
 
 @pytest.mark.parametrize("how", ["cut", "lost", "segment", "older", "newer"])
 def test_an_index_that_cannot_be_opened_is_never_written_over(index, model, make_item, how):
-    copy = Index.build(model, [make_item(1)])
+    copy = Index.build(towers_of(model), [make_item(1)])
     before = damage(index.path, how)
     writers = [
-        lambda: Index.build(model, [make_item(2)], index.path),
+        lambda: Index.build(towers_of(model), [make_item(2)], index.path),
         lambda: copy.save(index.path),
-        lambda: Index.create(model, index.path),
+        lambda: Index.create(towers_of(model), index.path),
         lambda: Index.load(index.path),
     ]
     for write in writers:
@@ -174,7 +175,7 @@ def test_an_index_that_cannot_be_opened_is_never_written_over(index, model, make
 
 
 def test_a_first_save_that_was_stopped_is_done_again(model, make_item, tmp_path, monkeypatch):
-    whole = Index.build(model, [make_item(number) for number in range(5)])
+    whole = Index.build(towers_of(model), [make_item(number) for number in range(5)])
     with monkeypatch.context() as patch:
         patch.setattr(
             "selhn.search.stores.segment_folder.IndexFolder.sweep", lambda *_: None
@@ -188,11 +189,13 @@ def test_a_first_save_that_was_stopped_is_done_again(model, make_item, tmp_path,
 
 
 def test_an_index_without_its_model(model, make_item, tmp_path):
-    Index.create(model, tmp_path / "i", keep_model=False, about={"extractor": "x"}).add([make_item(1)])
+    Index.create(towers_of(model), tmp_path / "i", keep_towers=False, about={"extractor": "x"}).add(
+        [make_item(1)]
+    )
     assert not (tmp_path / "i" / "models").exists()
-    with pytest.raises(ValueError, match=r"has no model \(rvse made it\): give it with --model, or model="):
+    with pytest.raises(ValueError, match=r"has no model \(rvse made it\): give it with --model, or towers="):
         Index.load(tmp_path / "i")
-    opened = Index.load(tmp_path / "i", model)
+    opened = Index.load(tmp_path / "i", towers_of(model))
     assert opened.ids() == ["item1"]
     assert opened.about == {"extractor": "x"}
 
@@ -265,7 +268,7 @@ def test_forged_lines(index):
 @pytest.mark.parametrize("number", [150, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_mutated_files_are_one_sentence(model, make_item, tmp_path, number, precision):
-    index = Index.create(model, tmp_path / "i", precision=precision)
+    index = Index.create(towers_of(model), tmp_path / "i", precision=precision)
     index.add(make_item(n) for n in range(8))
     index.delete(["item2"])
     paths = sorted(
@@ -315,15 +318,15 @@ def test_where_there_is_an_index(index, tmp_path):
 
 def test_a_place_that_is_taken(index, model, tmp_path, make_item):
     with pytest.raises(ValueError, match="is an index already: open it with Index.load"):
-        Index.create(model, index.path)
+        Index.create(towers_of(model), index.path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file: an index is a folder"):
-        Index.create(model, tmp_path / "file")
+        Index.create(towers_of(model), tmp_path / "file")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     for make in (
-        lambda path: Index.create(model, path),
-        lambda path: Index.build(model, [make_item(1)], path),
+        lambda path: Index.create(towers_of(model), path),
+        lambda path: Index.build(towers_of(model), [make_item(1)], path),
     ):
         with pytest.raises(ValueError, match="is not an index .it has 'thesis.txt'"):
             make(tmp_path / "mine")
@@ -341,10 +344,10 @@ def test_opened_vectors_are_mapped(index):
 
 def test_an_index_built_in_the_place_of_another_is_seen(index, model, make_item, tmp_path):
     place = tmp_path / "small.index"
-    first = Index.build(model, [make_item(number) for number in range(5)], place)
+    first = Index.build(towers_of(model), [make_item(number) for number in range(5)], place)
     reader = Index.load(place)
     shutil.rmtree(place)
-    Index.build(model, [make_item(7)], place)
+    Index.build(towers_of(model), [make_item(7)], place)
     assert Index.load(place).generation == first.generation, "only who was born when tells them apart"
     reader.refresh()
     assert reader.ids() == ["item7"]
@@ -360,8 +363,8 @@ def test_folders_that_are_called_like_ours(model, make_item, tmp_path, name):
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text("years of work")
     for make in (
-        lambda path: Index.create(model, path),
-        lambda path: Index.build(model, [make_item(1)], path),
+        lambda path: Index.create(towers_of(model), path),
+        lambda path: Index.build(towers_of(model), [make_item(1)], path),
     ):
         with pytest.raises(ValueError, match=f"is not an index .it has '{name}'"):
             make(tmp_path)

@@ -6,9 +6,11 @@ from functools import partial
 import pytest
 import torch
 from model_cases import make_model
+from picture_cases import stand_in
 from store_cases import HOSTILE, SERVERS
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.export import towers_of
 from selhn.search import Index, Item, Record
 from selhn.search.embedded import EmbeddedRow
 from selhn.search.shards import Shards, index_embeddings
@@ -162,7 +164,7 @@ def test_what_is_refused(stored, exact, make_item):
 
 def test_equal_scores_stand_in_the_order_in_which_they_were_added(place, model, make_item, same_answers):
     regions = make_item(1).regions
-    stored, exact = Index.create(model, place), Index.create(model)
+    stored, exact = Index.create(towers_of(model), place), Index.create(towers_of(model))
     for index in (stored, exact):
         index.add(make_item(1, f"copy{(number * 37) % 100:03}", regions=regions) for number in range(100))
         index.add([make_item(2)])
@@ -183,13 +185,13 @@ def test_a_filter_that_leaves_none_of_the_nearest(stored, exact, same_answers, m
 @on_servers
 def test_what_is_there_is_not_encoded_again(stored, make_item, monkeypatch):
     encoded = []
-    own = type(stored.model).encode_images
+    own = type(stored.towers.matcher).encode_images
 
     def counted(self, regions, mask):
         encoded.append(len(regions))
         return own(self, regions, mask)
 
-    monkeypatch.setattr(type(stored.model), "encode_images", counted)
+    monkeypatch.setattr(type(stored.towers.matcher), "encode_images", counted)
     items = [make_item(number) for number in range(22)]
     assert stored.add(items, existing="replace") == 2
     assert sum(encoded) == 2
@@ -206,16 +208,16 @@ def test_what_is_there_is_not_encoded_again(stored, make_item, monkeypatch):
 @on_servers
 def test_models_that_do_not_score_by_products_are_refused(place):
     with pytest.raises(ValueError, match="does not score by products"):
-        Index.create(make_model("vsepp_order"), place)
+        Index.create(towers_of(make_model("vsepp_order")), place)
     with pytest.raises(ValueError, match="no single vector per image"):
-        Index.create(make_model("saf"), place)
+        Index.create(towers_of(make_model("saf")), place)
 
 
 @on_servers
 def test_the_ready_model_is_named(place, model, monkeypatch):
-    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", lambda: model)
-    Index.create(model, place, about={"model": "ready"})
-    assert Index.load(place).model is model
+    stand_in(lambda: model, None, monkeypatch)
+    Index.create(towers_of(model), place, about={"model": "ready"})
+    assert Index.load(place).towers.matcher is model
 
 
 def test_asking_makes_no_file(tmp_path):
@@ -242,7 +244,7 @@ def test_opened_again(stored, place, model, exact, make_item, same_answers):
     for index in (stored, exact):
         index.delete(["item7"])
         index.add([make_item(7)])
-    again = Index.load(place, model)
+    again = Index.load(place, towers_of(model))
     assert (str(again.path), again.about) == (place, {})
     assert same_answers(again, exact, "word3 word8", 30)
     assert same_answers(again, exact, "word3 word8", 30, "text", where="year > 2004")
@@ -258,9 +260,9 @@ def test_another_model_or_width_is_refused(stored, place, model):
     other.image.fc.bias.data += 1
     for wrong in (other, make_model("rvse", dim=8)):
         with pytest.raises(SelhnError, match="was written by another model"):
-            Index.load(place, wrong)
+            Index.load(place, towers_of(wrong))
     with pytest.raises(SelhnError, match="is an index already"):
-        Index.create(model, place)
+        Index.create(towers_of(model), place)
 
 
 @on_servers
@@ -269,15 +271,15 @@ def test_an_index_of_another_version(stored, place, model, monkeypatch):
         Index.load(place)
     monkeypatch.setattr("selhn.search.stores.server.VERSION", 2)
     with pytest.raises(Damaged, match=r"has version 1 \(selhn .*\), this selhn reads 2: install another"):
-        Index.load(place, model)
+        Index.load(place, towers_of(model))
 
 
 @on_servers
 def test_several_indices_at_one_place(stored, place, model, make_item):
     assert not Index.exists(f"{place}_cats")
     with pytest.raises(NotFound, match="there is no index at .*: make one with `selhn index"):
-        Index.load(f"{place}_cats", model)
-    cats = Index.create(model, f"{place}_cats")
+        Index.load(f"{place}_cats", towers_of(model))
+    cats = Index.create(towers_of(model), f"{place}_cats")
     cats.add([make_item(3)])
     assert (len(cats), len(stored)) == (1, 20)
     assert cats.path.endswith("_cats")
@@ -294,7 +296,7 @@ def both(place, metadata, asked="asked"):
     """The same items there and in memory, beside one that is not found but asked for what is like it."""
     model = make_model("rvse")
     items = [Item(name, torch.rand(2, 12), metadata=own) for name, own in {asked: {}, **metadata}.items()]
-    stored, exact = Index.create(model, place), Index.create(model)
+    stored, exact = Index.create(towers_of(model), place), Index.create(towers_of(model))
     for index in (stored, exact):
         index.add(items)
     return stored, exact
@@ -357,7 +359,9 @@ def test_shards_of_embeddings(place, model, tmp_path, same_answers):
     pytest.importorskip("pyarrow", reason="shards need the extra export")
     names = [[f"a/{number}.jpg" for number in range(first, first + 5)] for first in (0, 5, 10)]
     entries = [[{"path": name} for name in own] for own in names]
-    shards = Shards.plan(tmp_path / "shards", Identity.of(model, "float32", {"features": "x"}), {}, entries)
+    shards = Shards.plan(
+        tmp_path / "shards", Identity.of(towers_of(model), "float32", {"features": "x"}), {}, entries
+    )
     for shard, own in enumerate(names):
         vectors = torch.randn(5, 16, generator=torch.Generator().manual_seed(shard)).numpy()
         facts = [
@@ -370,12 +374,12 @@ def test_shards_of_embeddings(place, model, tmp_path, same_answers):
     whole = cut.read_bytes()
     cut.write_bytes(whole[:-20])
     with pytest.raises(Damaged, match="img_emb_1.npy is missing, cut off or not what was written"):
-        index_embeddings(shards.folder, place, model, quiet=True)
-    assert len(Index.load(place, model)) == 5, "the first shard is there"
+        index_embeddings(shards.folder, place, towers_of(model), quiet=True)
+    assert len(Index.load(place, towers_of(model))) == 5, "the first shard is there"
     cut.write_bytes(whole)
     for _ in range(2):
-        stored = index_embeddings(shards.folder, place, model, quiet=True)
-    exact = Index.create(model)
+        stored = index_embeddings(shards.folder, place, towers_of(model), quiet=True)
+    exact = Index.create(towers_of(model))
     exact.add(shards.items())
     assert (len(stored), stored.num_texts) == (len(exact), exact.num_texts) == (15, 12)
     for find in ("image", "text"):
@@ -387,7 +391,7 @@ def test_shards_of_embeddings(place, model, tmp_path, same_answers):
         "a/5.jpg",
     ]
     with pytest.raises(SelhnError, match="was made with other features"):
-        index_embeddings(replaced_features(shards), place, model, quiet=True)
+        index_embeddings(replaced_features(shards), place, towers_of(model), quiet=True)
 
 
 def replaced_features(shards):

@@ -3,7 +3,7 @@
 manifest.json       what the index is and which segments it has; replaced in one step
 segments/000007/    items that were written together, see `segment.py`
 deleted/000009.npy  rows of a segment that are deleted
-models/DIGEST/      the model, as `model.save` writes it
+models/DIGEST/      the towers, or the model that is in their place, as their `save` writes them
 approximate/        FAISS indices, see `faiss_candidates.py`
 lock                held by the one process that writes
 
@@ -24,11 +24,11 @@ import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, private_folder, refuse_links, sync_folder, writing
-from selhn.models import AbstractMatcher
 from selhn.search.stores.checked_files import check_content, write_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment, write_segment
 from selhn.search.stores.snapshot import MANIFEST, OtherVersion, Snapshot
+from selhn.towers import AbstractTowers
 
 FOLDERS = ("segments", "deleted", "models", "approximate")
 OLD_FORMAT_FILE = "embeddings.safetensors"
@@ -124,14 +124,14 @@ class IndexFolder:
         before: Snapshot,
         after: Snapshot,
         drafts: Iterable[Sequence[Segment]] = (),
-        model: AbstractMatcher | None = None,
+        towers: AbstractTowers | None = None,
     ) -> Snapshot:
         """Write `after` with new segments: first the files, then the manifest. Call it while `writing`.
 
         `before` is what the folder has now: its numbering continues. For each draft, what is left of its
-        segments is written as one. `model` is saved too if given, unless the index names it.
+        segments is written as one. `towers` are saved too if given, unless the index names them.
         """
-        model = None if model is None or model.source is not None else model
+        towers = None if towers is None or towers.source is not None else towers
         numbers, manifest = count(before.next_name), self.path / MANIFEST
         was = manifest.stat().st_ino if manifest.exists() else None
         try:
@@ -149,12 +149,12 @@ class IndexFolder:
                 segments=segments,
                 generation=before.generation + 1,
                 next_name=next(numbers),
-                model_kept=model is not None or (before.model_kept and same_model),
+                model_kept=towers is not None or (before.model_kept and same_model),
                 born=before.born or uuid.uuid4().hex,
             )
             with self._errors_explained():
-                if model is not None:
-                    model.save(self.path / "models" / now.identity.model)
+                if towers is not None:
+                    towers.save(self.path / "models" / now.identity.model)
                 for name in FOLDERS:
                     if (self.path / name).is_dir():
                         sync_folder(self.path / name)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.data import Split
-from selhn.models import AbstractMatcher, load_model
 from selhn.search.filters import Filter
 from selhn.search.items import Item, Kind, Order, Record, digest_of_split, split_items
 from selhn.search.query import QueryVectors
@@ -22,6 +21,7 @@ from selhn.search.stores.segment import Segment, merged
 from selhn.search.stores.segment_folder import IndexFolder, is_index
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.store import Answers, ApproximateKind, Batches, Encoded, Identity, Store, Stored
+from selhn.towers import AbstractTowers, open_towers
 
 SEGMENT_ITEMS = 4096
 """Items that are written together: the most that a kill can lose."""
@@ -46,7 +46,7 @@ class SegmentStore(Store):
 
     @classmethod
     def create(
-        cls, path: Path | str | None, identity: Identity, model: AbstractMatcher, keep_model: bool
+        cls, path: Path | str | None, identity: Identity, towers: AbstractTowers, keep_towers: bool
     ) -> "SegmentStore":
         empty = Snapshot(identity)
         if path is None:
@@ -56,11 +56,11 @@ class SegmentStore(Store):
             if is_index(path):
                 raise SelhnError(f"{path} is an index already: open it with Index.load, or give another name")
             folder.sweep(empty)
-            return cls(folder.commit(empty, empty, model=model if keep_model else None), folder)
+            return cls(folder.commit(empty, empty, towers=towers if keep_towers else None), folder)
 
     @classmethod
     def build(
-        cls, path: Path | str, identity: Identity, model: AbstractMatcher, items: Split | Iterable[Item]
+        cls, path: Path | str, identity: Identity, towers: AbstractTowers, items: Split | Iterable[Item]
     ) -> "SegmentStore":
         """Write a complete index into a folder; see `Index.build`."""
         folder, empty = IndexFolder(path), Snapshot(identity)
@@ -71,13 +71,13 @@ class SegmentStore(Store):
             replaces = before.generation > 0 and before.unfinished is None
             known = before.identity.model, before.identity.precision, before.unfinished
             if not replaces and (source is None or known != (identity.model, identity.precision, source)):
-                before = folder.commit(before, replace(empty, unfinished=source), model=model)
+                before = folder.commit(before, replace(empty, unfinished=source), towers=towers)
             store = cls(empty) if replaces else cls(before, folder)
             new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
-            batches = store.encoded(model, new, "refuse")
+            batches = store.encoded(towers, new, "refuse")
             if replaces:  # write everything beside the old segments, then switch in one step
                 drafts = ([Segment.of(some, identity.precision)] for _, some in _by_segment(batches))
-                return cls(folder.commit(before, empty, drafts, model), folder)
+                return cls(folder.commit(before, empty, drafts, towers), folder)
             store.put(batches)
             store.snapshot = folder.commit(store.snapshot, replace(store.snapshot, unfinished=None))
         return store
@@ -112,10 +112,10 @@ class SegmentStore(Store):
     def has_moments(self) -> bool:
         return self.snapshot.has_moments
 
-    def kept_model(self) -> AbstractMatcher | None:
+    def kept_towers(self) -> AbstractTowers | None:
         if self.folder is None or not self.snapshot.model_kept:
             return None
-        return load_model(self.folder.path / "models" / self.identity.model)
+        return open_towers(self.folder.path / "models" / self.identity.model)
 
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
         segments, names, found = self.snapshot.segments, list(ids), {}
@@ -218,16 +218,16 @@ class SegmentStore(Store):
                 finally:
                     self._holds_lock = False
 
-    def save(self, path: Path | str, model: AbstractMatcher) -> None:
+    def save(self, path: Path | str, towers: AbstractTowers) -> None:
         """Write everything as one segment into a folder; an index that was there is replaced in one step."""
         folder, empty = IndexFolder(path), Snapshot(self.identity)
         with folder.writing():
             before = folder.open() if is_index(path) else empty
             if before.generation == 0:  # a manifest first: the folder is then an index, even after a kill
-                before = folder.commit(before, replace(empty, unfinished="save"), model=model)
+                before = folder.commit(before, replace(empty, unfinished="save"), towers=towers)
             folder.sweep(before)
             drafts = [self.snapshot.segments] if len(self.snapshot) else []
-            folder.commit(before, empty, drafts, model)
+            folder.commit(before, empty, drafts, towers)
 
     def _commit(self, segments: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Continue with these, small ones merged with new ones. Those that FAISS covers stay in place."""

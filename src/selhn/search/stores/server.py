@@ -1,4 +1,4 @@
-"""An index on a server, named by a URI; the server has the vectors, captions and metadata, but not the model."""
+"""An index on a server, named by a URI; the server has the vectors, captions and metadata, but not the towers."""
 
 import hashlib
 import re
@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.version import __version__
-from selhn.models import AbstractMatcher
 from selhn.search.stores.store import ApproximateKind, Identity, Store
+from selhn.towers import AbstractTowers
 
 VERSION = 1
 IDENTITY_FIELDS = ("model", "model_name", "width", "about")
@@ -39,10 +39,10 @@ class ServerStore(Store):
 
     @classmethod
     def create(
-        cls, path: Path | str | None, identity: Identity, model: AbstractMatcher, keep_model: bool
+        cls, path: Path | str | None, identity: Identity, towers: AbstractTowers, keep_towers: bool
     ) -> "ServerStore":
-        if not model.is_embedding:
-            raise SelhnError(f"{model.name} does not score by products: keep its index in a folder")
+        if not towers.is_product:
+            raise SelhnError(f"{towers.name} does not score by products: keep its index in a folder")
         if identity.precision != "float32":
             raise SelhnError(
                 f"vectors in {cls.product} are float32, not {identity.precision}: omit the precision"

@@ -1,5 +1,6 @@
 """What an index needs from the place that stores its vectors: a few methods, and items encoded for it."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,13 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Damaged, Outdated, SelhnError
-from selhn.base.names import NAMED_MODELS
+from selhn.base.names import NAMED_TOWERS
 from selhn.base.types import StoredPrecision
-from selhn.models import AbstractMatcher
-from selhn.search.encoding import digest_of, encode_items, width_of
+from selhn.search.encoding import encode_items, require_towers
 from selhn.search.filters import IS_MOMENT, Filter
 from selhn.search.items import Hit, Item, Kind, Order, Record
 from selhn.search.query import QueryVectors
+from selhn.towers import AbstractTowers
 
 ENCODED_AT_ONCE = 512
 ApproximateKind = Literal["auto", "exact", "hnsw", "ivf", "ivf_int8"]
@@ -29,12 +30,15 @@ Answers: TypeAlias = Iterator[Iterable[Hit]]
 """Hits for each of several queries."""
 
 
+_DIGEST = re.compile(r"[0-9a-f]{24}")
+
+
 @dataclass(frozen=True, eq=False)
 class Identity:
     """What an index is, whatever it contains."""
 
     model: str
-    """Digest of the model's name, settings and weights."""
+    """Digest of the towers: of the name, settings and weights of their model."""
     model_name: str
     width: int
     precision: StoredPrecision = "float32"
@@ -42,25 +46,28 @@ class Identity:
     """Notes of whoever made the index, such as how pictures become regions."""
 
     @classmethod
-    def of(cls, model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> "Identity":
+    def of(cls, towers: AbstractTowers, precision: StoredPrecision, about: Mapping[str, Any]) -> "Identity":
+        require_towers(towers)
         if precision not in get_args(StoredPrecision):
             raise SelhnError(
                 f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}"
             )
-        name = model.name or type(model).__name__
-        named = {} if model.source is None else {"model": model.source}
-        return cls(digest_of(model), name, width_of(model), precision, {**named, **about})
+        if not _DIGEST.fullmatch(towers.digest):  # it becomes the name of a folder
+            raise SelhnError(
+                f"the digest of {towers.name} is {towers.digest[:60]!r}, which is not one: export the model again"
+            )
+        named = {} if towers.source is None else {"model": towers.source}
+        return cls(towers.digest, towers.name, towers.width, precision, {**named, **about})
 
-    def require(self, model: AbstractMatcher, path: Path | str) -> None:
-        """Refuse a model that did not write the index at `path`."""
-        own = Identity.of(model, self.precision, {})
-        if own.model != self.model and str(self.about.get("model")) in NAMED_MODELS:
+    def require(self, towers: AbstractTowers, path: Path | str) -> None:
+        """Refuse towers that did not write the index at `path`."""
+        own = Identity.of(towers, self.precision, {})
+        if own.model != self.model and str(self.about.get("model")) in NAMED_TOWERS:
             raise Outdated(
                 f"{path} was made with another version of the model {self.about['model']!r}, "
                 "and their vectors cannot be compared: `selhn photos` makes it again by itself; "
-                "or rename that folder and make it again with `selhn index`; features of pictures that are "
-                "in the cache are not computed again, and albums stay if you then copy albums.json "
-                "from the old folder into the new one"
+                "or rename that folder and make it again with `selhn index`; albums stay if you then copy "
+                "albums.json from the old folder into the new one"
             )
         if own.model != self.model:
             raise SelhnError(
@@ -114,7 +121,7 @@ class Store(ABC):
     def __init__(self) -> None:
         self._changing, self.device = RLock(), torch.device("cpu")
 
-    def encoded(self, model: AbstractMatcher, items: Iterable[Item], existing: OnExisting) -> Batches:
+    def encoded(self, towers: AbstractTowers, items: Iterable[Item], existing: OnExisting) -> Batches:
         """The items to write, a few hundred at a time; what is there with the same content is left out."""
         walk, seen = iter(items), set[str]()
         while batch := list(islice(walk, ENCODED_AT_ONCE)):
@@ -144,7 +151,9 @@ class Store(ABC):
                     chosen[record.id] = item, record
             if chosen:
                 some, records = zip(*chosen.values())
-                images, texts = encode_items(model, some, records, self.identity.width)
+                images, texts = map(
+                    torch.from_numpy, encode_items(towers, some, records, self.identity.width)
+                )
                 own_texts = texts.split([len(record.captions) for record in records])
                 replaces = (record.id in there for record in records)
                 yield [Encoded(*one) for one in zip(some, records, images, own_texts, replaces)]
@@ -199,8 +208,8 @@ class Store(ABC):
         """
         return self._changing
 
-    def kept_model(self) -> AbstractMatcher | None:
-        """The model that is stored with the vectors, if there is one."""
+    def kept_towers(self) -> AbstractTowers | None:
+        """The towers that are stored with the vectors, if there are some."""
         return None
 
     def to(self, device: torch.device) -> None:

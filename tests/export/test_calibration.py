@@ -1,11 +1,17 @@
+from dataclasses import replace
+
 import pytest
 import torch
+from model_cases import make_model
+from tower_cases import write_towers
 
 from selhn.base.errors import SelhnError
 from selhn.data import Data, DenseFeatures, Split
-from selhn.search import calibrate, calibration
-from selhn.search.calibration import content_words, cut_off, find_matches, make_questions
-from selhn.search.encoding import digest_of
+from selhn.eval.stored import digest_of
+from selhn.export import calibrate, calibration, write_cutoff
+from selhn.export.calibration import content_words, cut_off, find_matches, make_questions
+from selhn.search import Fit, Index
+from selhn.towers import open_towers
 
 THINGS, PLACES = ("dog", "cat", "car", "ball", "tree"), ("snow", "beach", "street")
 
@@ -67,7 +73,9 @@ def test_the_cut_off_is_the_lowest_with_this_precision():
         cut_off(numbers, ~matches & False, 0.5)
 
 
-def test_what_is_learnt_has_the_precision_that_was_asked_for(data, model, monkeypatch):
+def test_what_is_learnt_has_the_precision_that_was_asked_for(data, monkeypatch):
+    model = make_model("rvse")
+
     draw = torch.Generator().manual_seed(0)
 
     def scores(model, texts, split):
@@ -91,3 +99,18 @@ def test_what_is_learnt_has_the_precision_that_was_asked_for(data, model, monkey
         if called.any():
             shares.append(float(matches[called].float().mean()))
     assert sum(shares) / len(shares) == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_fit_in_a_towers_folder(tmp_path):
+    folder = write_towers(tmp_path / "towers")
+    towers = open_towers(folder)
+    fit = Fit(towers.digest, {"dog": 3}, (-8.0, 0.5, 0.2, -0.5), (9.0, -0.2, 0.0, 0.5), {"data": "things"})
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    write_cutoff(fit, folder)
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {name for name in before if before[name] != after[name]} == {"towers.json"}
+    assert before.keys() == after.keys()
+    index = Index.create(open_towers(folder), tmp_path / "i")
+    assert (Index.load(tmp_path / "i").fit, index.fit) == (fit, fit), "the index keeps it with the towers"
+    with pytest.raises(SelhnError, match="calibrate the model that was exported"):
+        write_cutoff(replace(fit, model="of another"), folder)

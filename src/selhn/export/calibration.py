@@ -1,22 +1,28 @@
 """Learns which scores mean a match, from a model and a data set: `calibrate` makes a `Fit`."""
 
+import json
 import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.files import refuse_links, write_whole
+from selhn.base.untrusted import read_json
 from selhn.data import Data, Split
 from selhn.data.batches import image_blocks
+from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher
-from selhn.search.encoding import digest_of
 from selhn.search.fit import FEATURES, LEAST_SLOPE, Fit, text_features, words_of
 from selhn.text import FUNCTION_WORDS
+from selhn.towers import Description
+from selhn.towers.description import DESCRIPTION_FILE
 
 PRECISION = 0.5
 """By captions, which name half of what a picture shows; judged by eye it is higher, see docs/pictures.md."""
@@ -182,7 +188,7 @@ def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) 
     counts = Counter(word for caption in data.train.captions for word in set(words_of(caption)))
     known = {word: min(times, FAMILIAR) for word, times in sorted(counts.items()) if times >= RARE}
     scores = score_questions(model, questions.texts, data.dev)
-    features = text_features(known, questions.texts)
+    features = torch.from_numpy(text_features(known, questions.texts))
     offset, slope = learn_line(scores, features, questions)
     numbers = judged(scores, features, offset, slope)
     cut = cut_off(numbers, questions.matches, precision)
@@ -194,6 +200,22 @@ def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) 
         "pictures": len(scores[0]),
     }
     return Fit(digest_of(model), known, tuple(offset.tolist()), tuple(slope.tolist()), learnt)
+
+
+def write_cutoff(fit: Fit, folder: Path | str) -> None:
+    """Put a fit into the towers folder of its model: `towers.json` is written again, nothing else."""
+    folder = Path(folder).expanduser()
+    refuse_links(folder, [DESCRIPTION_FILE])
+    description = Description.read(folder)
+    if fit.model != description.digest:
+        raise SelhnError(
+            f"the fit was learnt with another model ({fit.model}) than that of {folder} ({description.digest}): "
+            "calibrate the model that was exported"
+        )
+    path = folder / DESCRIPTION_FILE
+    write_whole(
+        path, json.dumps({**read_json(path), "cutoff": fit.cutoff()}, ensure_ascii=False, indent=1) + "\n"
+    )
 
 
 def judged(

@@ -1,4 +1,4 @@
-"""The model `selhn.load_model("ready")`: heads, projection and updates of MiniLM, which is a package."""
+"""The model `selhn.load_model("ready")` in torch, from the files in `selhn/towers/ready`, and MiniLM, a package."""
 
 import json
 from collections.abc import Mapping
@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.minilm import MINILM
 from selhn.base.tensor_files import NothingDrawn, check_fits, read_tensors
 from selhn.data import Projection
 from selhn.models import VSE, create_model
-from selhn.ops.bert import MINILM
-from selhn.search.fit import FIT_FILE, Fit
+from selhn.search.fit import Fit
+from selhn.towers.ready import CONFIG_FILE, FIT_FILE, FOLDER, HEADS_FILE, INSTALL, PROJECTION_FILE
 
-READY = "ready"
-FOLDER = Path(__file__).parent
-CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
-INSTALL = "install selhn again"
 _TOWER = "text.words."
 WORD_VECTORS = f"{_TOWER}bert.embeddings."
 """The part of the text tower that is as published."""

@@ -1,0 +1,209 @@
+"""Sentences to token ids by the library `tokenizers`: word pieces of BERT, whole words, the pieces of CLIP and SigLIP.
+
+A stranger's `tokenizer.json` is read for the steps below only. Other steps could run without end (regular expressions),
+add any ids, or end the process.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from selhn.base.errors import Damaged, MissingExtra, SelhnError, pip_install
+from selhn.base.untrusted import read_json
+from selhn.towers.description import MOST_IDS, TextSide
+from selhn.towers.words import PATTERNS
+
+MOST_BYTES = 2**26
+"""Of `tokenizer.json`; that of SigLIP has 35 MB with its indentation."""
+_MODELS = {"WordPiece", "WordLevel", "BPE", "Unigram"}
+_STEPS = {
+    *("Sequence", "BertNormalizer", "Lowercase", "StripAccents", "Strip", "NFC", "NFD", "NFKC", "NFKD"),
+    *("Replace", "Prepend", "Precompiled", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"),
+    *("Punctuation", "Digits", "Split", "ByteLevel", "Metaspace"),
+}
+"""Steps before a text is cut into pieces, by their names in `tokenizers`."""
+
+
+class FileTokenizer:
+    """The tokenizer of a towers folder: a `TowerTokenizer`.
+
+    Args:
+        path: its `tokenizer.json`.
+        text: how the network takes texts.
+    """
+
+    def __init__(self, path: Path, text: TextSide):
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise MissingExtra(f"sentences need the tokenizers library: {pip_install('photos')}") from error
+        content, start, end = read_tokenizer(path)
+        self._path = path
+        with _failing(path):
+            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
+        self._start, self._end, self.pad_id, self._pad_to = start, end, text.pad_id, text.pad_to
+        longest = text.max_length or text.pad_to
+        if longest is not None:
+            room = longest - len(start) - len(end)
+            if room < 1:
+                raise Damaged(f"{path} leaves no token for words in texts of {longest} tokens")
+            self._tokenizer.enable_truncation(room)
+        self._special, self._inner_prefix = text.special, text.inner_prefix
+
+    @cached_property
+    def _pieces(self) -> dict[str, int]:
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    @cached_property
+    def size(self) -> int:
+        """V, one more than the largest id."""
+        return max(self._pieces.values()) + 1
+
+    @cached_property
+    def ordinary(self) -> Int[np.ndarray, " W"]:
+        """Ids that stand for words, or for pieces of words."""
+        is_ordinary = np.ones(self.size, bool)
+        is_ordinary[[i for i in self._special if i < self.size]] = False
+        return np.flatnonzero(is_ordinary)
+
+    @cached_property
+    def inner(self) -> Bool[np.ndarray, " V"]:
+        """Pieces that continue a word."""
+        inner, prefix = np.zeros(self.size, bool), self._inner_prefix
+        if prefix:
+            inner[[i for piece, i in self._pieces.items() if piece.startswith(prefix)]] = True
+        return inner
+
+    def encode(self, texts: Sequence[str]) -> tuple[Int[np.ndarray, "T N"], Bool[np.ndarray, "T N"]]:
+        """Ids (int64) and mask (True = token), padded to the longest text."""
+        rows = self.rows(texts)
+        return self.padded(rows)
+
+    def rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of every text."""
+        check_texts(texts)
+        # JSON files may contain half a character (a lone surrogate), which the library refuses.
+        whole = [t if t.isascii() else t.encode("utf-8", "replace").decode("utf-8") for t in texts]
+        with _failing(self._path):
+            found = self._tokenizer.encode_batch_fast(whole, add_special_tokens=False)
+        return [[*self._start, *row.ids, *self._end] for row in found]
+
+    def padded(self, rows: Sequence[Sequence[int]]) -> tuple[Int[np.ndarray, "T N"], Bool[np.ndarray, "T N"]]:
+        """Rows of ids as one array, and which of them are tokens."""
+        longest = self._pad_to or max(map(len, rows))
+        tokens = np.full((len(rows), longest), self.pad_id, np.int64)
+        mask = np.full(tokens.shape, self._pad_to is not None)
+        for number, row in enumerate(rows):
+            tokens[number, : len(row)] = row
+            mask[number, : len(row)] = True
+        return tokens, mask
+
+    def spell(self, ids: Sequence[int]) -> list[str]:
+        """The token of each id."""
+        return [self._tokenizer.id_to_token(int(i)) or "" for i in ids]
+
+
+@contextmanager
+def _failing(path: Path) -> Iterator[None]:
+    """Errors of the library are those of the file: it has no class for them, and panics of Rust are no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # Ctrl-C, say
+        raise Damaged(f"{path} is damaged ({str(error)[:200]}): copy the folder again") from None
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse one string instead of a list, something that is not a string, and an empty sentence."""
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
+        raise SelhnError(
+            f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]"
+        )
+    empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
+    if empty is not None:
+        raise SelhnError(f"text {empty} is empty: a sentence needs at least one word")
+
+
+def read_tokenizer(path: Path) -> tuple[dict[str, Any], list[int], list[int]]:
+    """The parts of a `tokenizer.json` that are used, and the ids before and after a text."""
+    if path.stat().st_size > MOST_BYTES:
+        raise Damaged(f"{path} has {path.stat().st_size:,} bytes, too many for a tokenizer")
+    content = read_json(path)
+    model = content.get("model")
+    if not isinstance(model, dict) or not _is_one(model.get("type", "WordPiece"), _MODELS):
+        raise Damaged(f"{path} has no model of {', '.join(sorted(_MODELS))}")
+    vocabulary = model.get("vocab")
+    ids: list[Any] = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    if isinstance(vocabulary, list):  # of Unigram: pieces with their scores
+        ids = list(range(len(vocabulary)))
+    added = content.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise Damaged(f"{path} has added tokens that are not objects")
+    ids += [token.get("id") for token in added]
+    if not ids or not all(type(i) is int and 0 <= i < min(MOST_IDS, 16 * len(ids)) for i in ids):
+        raise Damaged(f"{path} has pieces without an id, or with large gaps between the ids")
+    if model.get("max_input_chars_per_word", 100) not in range(1, 1001):
+        raise Damaged(f"{path} cuts words of any length: max_input_chars_per_word must be from 1 to 1,000")
+    _check_steps(path, [content.get("normalizer"), content.get("pre_tokenizer")])
+    start, end = _around(path, content.get("post_processor"), set(ids))
+    unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
+    return {**content, **unused}, start, end
+
+
+def _check_steps(path: Path, parts: list[Any]) -> None:
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict):
+            if "type" in part and not _is_one(part["type"], _STEPS):
+                raise Damaged(f"{path} has a step {str(part['type'])[:80]!r}, which selhn does not run")
+            if "Regex" in part and not _is_one(part["Regex"], PATTERNS):
+                raise Damaged(f"{path} has a regular expression that selhn does not know, and does not run")
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+
+
+def _is_one(value: Any, known: set[str]) -> bool:
+    return isinstance(value, str) and value in known
+
+
+def _around(path: Path, processor: Any, known: set[int]) -> tuple[list[int], list[int]]:
+    """The ids that a post-processor puts before and after one text."""
+    start: list[Any] = []
+    end: list[Any] = []
+    try:
+        steps = processor["processors"] if processor and processor["type"] == "Sequence" else [processor]
+        for step in steps:
+            kind = step["type"] if step else "ByteLevel"
+            if kind in ("BertProcessing", "RobertaProcessing"):
+                start, end = [step["cls"][1]], [step["sep"][1]]
+            elif kind == "TemplateProcessing":
+                start, end = _template(step)
+            elif kind != "ByteLevel":  # which only changes where tokens are said to be
+                raise TypeError
+    except (TypeError, KeyError, IndexError, AttributeError):
+        raise Damaged(
+            f"{path} has a post-processor that selhn does not know: export the model again"
+        ) from None
+    if not all(type(i) is int and i in known for i in (*start, *end)):
+        raise Damaged(f"{path} puts ids around a text that no piece has")
+    return start, end
+
+
+def _template(step: dict[str, Any]) -> tuple[list[int], list[int]]:
+    sides: list[list[int]] = [[], []]
+    is_after = 0
+    for piece in step["single"]:
+        if "Sequence" in piece:
+            is_after = 1
+        else:
+            sides[is_after] += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    return sides[0], sides[1]

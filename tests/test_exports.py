@@ -25,15 +25,15 @@ EXPORTS = {
         Library PictureReport Plan create_backbone default_cache embed_pictures extract_pictures find_pictures
         grid_boxes import_pictures import_rows index_pictures load_extractor open_picture picture_split pool_boxes""",
     "selhn.eval": """Comparison DirectionMetrics Intervals Metrics PairScorer QueryRanks encode_split ensemble evaluate
-        folds folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
-        recall_intervals region_attention require_width rerank_split score_split""",
+        folds folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall
+        recall_from_embeddings recall_intervals region_attention require_width rerank_split score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds score_runs train""",
     "selhn.runs": """OWN LogPart Results RunFolder environment find_runs load_weights read_log
         save_weights""",
     "selhn.search": """Fit Hit Index Item Kind Query Record Reranker is_milvus is_uri""",
-    "selhn.export": """Embedded MatcherTowers calibrate embeddings_of_index embeddings_of_split export_source export_towers
-        towers_of write_clip_retrieval write_cutoff""",
+    "selhn.export": """Embedded MatcherTowers calibrate embeddings_of_index embeddings_of_split export_source
+        export_towers towers_of write_clip_retrieval write_cutoff""",
     "selhn.towers": """AbstractTowers Description ImageSide Preparation TextSide TowerTokenizer Towers open_towers
         open_towers_named_in_file""",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict Watch attention_figure diagnose epsilon_of

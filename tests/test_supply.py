@@ -31,7 +31,7 @@ USES = {
     "export": "`selhn embed`, `selhn export embeddings`: Parquet",
     "faiss": "approximate search in a folder",
     "milvus": "an index in Milvus",
-    "onnx": "`selhn export onnx`",
+    "onnx": "`selhn export towers`",
     "plot": "figures",
     "postgres": "an index in PostgreSQL",
     "raw": "RAW pictures of cameras",

@@ -4,16 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from faults.given import TRAINED, Place, embed, evaluate_into, reproduced, selhn, update_ready_model
 from faults.reader import small_data, small_model
 from faults.routes import photographs, served
 from picture_cases import encoded, photo
+from tower_cases import write_towers
 
 from selhn.export import towers_of
 from selhn.models import load_model
 from selhn.pictures import Library
 from selhn.runs import RunFolder
-from selhn.search import Index
+from selhn.search import Index, Item
+from selhn.towers import open_towers
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def _run(name: str) -> list[Door]:
             else [
                 door("search", "RUN", "word1 word2"),
                 door("export embeddings", "RUN", "OUT"),
-                door("export onnx", "RUN", "OUT", share=0.01),
+                door("export towers", "RUN", "OUT", share=0.01),
                 door("index", "DATA", "--model", "RUN", "--index", "OUT", label="index --model"),
                 door("embed", "PICTURES", "OUT", "--model", "RUN", label="embed --model"),
             ]
@@ -145,9 +148,61 @@ def _model(name: str) -> list[Door]:
             of("export", "embeddings", "MODEL", "OUT", "--data", "DATA"),
             "export embeddings",
         ),
-        Door("selhn export onnx", name, of("export", "onnx", "MODEL", "OUT"), "export onnx", 0.01),
+        Door("selhn export towers", name, of("export", "towers", "MODEL", "OUT"), "export towers", 0.01),
         Door("load_model", name, lambda place: print(load_model(place.given / "model").settings)),
         Door("model.save", name, lambda place: small_model().save(place.given / "model")),
+    ]
+
+
+def read_towers(place: Place) -> None:
+    towers = open_towers(place.given / "towers")
+    print(towers.embed_texts(["a red ball"]), towers.embed_pictures([photo(1)]), towers.bank, towers.cutoff)
+    print(towers.embed_parts(towers.prepare(photo(1))))
+
+
+def save_towers(place: Place) -> None:
+    open_towers(place.given / "towers").save(place.user / "out")
+
+
+def _towers() -> list[Door]:
+    """What opens a towers folder: wherever a command takes a model."""
+
+    def of(*words: object) -> Callable[[Place], int]:
+        places = {
+            "TOWERS": "given/towers",
+            "OUT": "user/out",
+            "DATA": "user/data",
+            "PICTURES": "user/Pictures",
+        }
+        return lambda place: selhn(*(place.root / places[word] if word in places else word for word in words))
+
+    def on_page(place: Place) -> int:
+        return photographs(place, place.user / "Pictures", "--model", place.given / "towers")
+
+    def search(place: Place) -> int:
+        index = place.user / "index"
+        Index.build(
+            open_towers(write_towers(place.user / "own")),
+            [Item("a", vector=np.eye(4, dtype="f4")[0])],
+            path=index,
+        )
+        return selhn("search", "red ball", "--index", index, "--model", place.given / "towers")
+
+    index, embed = ("index", "PICTURES", "--index", "OUT"), ("embed", "PICTURES", "OUT")
+    return [
+        Door("selhn index --model", "towers", of(*index, "--model", "TOWERS"), "index"),
+        Door("selhn embed --model", "towers", of(*embed, "--model", "TOWERS"), "embed"),
+        Door("selhn photos --model", "towers", on_page, "photos", 0.2),
+        Door("selhn search --model", "towers", search, "search"),
+        Door("selhn export towers", "towers", of("export", "towers", "TOWERS", "OUT"), "export towers"),
+        # Towers are not a model of torch: refused, with nothing opened.
+        Door("selhn eval", "towers", of("eval", "TOWERS", "--data", "DATA"), "eval", status=2),
+        Door("open_towers", "towers", read_towers),
+        Door(
+            "Towers.save",
+            "towers",
+            save_towers,
+        ),
     ]
 
 
@@ -229,6 +284,7 @@ DOORS = [
     Door("selhn serve --runs", "run", lambda place: served("serve", "--runs", place.given), "serve"),
     *_model("model"),
     *_model("attention"),
+    *_towers(),
     *_index("index"),
     *_index("index naming files"),
     Door("selhn photos", "outdated index", remake_index, "photos", 0.5),
@@ -242,6 +298,7 @@ DOORS = [
 ]
 
 ELSEWHERE = {
+    "export onnx": "says its new name",
     "demo": "writes a folder of its own",
     "models": "reads no folder",
     "losses": "reads no folder",

@@ -14,6 +14,7 @@ from faults.planted import OUTSIDE, Outside
 from faults.reader import small_data, small_model
 from model_cases import FEATURE_DIM, make_model
 from picture_cases import TinyBackbone, encoded, photo, stand_in
+from tower_cases import write_towers
 
 from selhn import cli
 from selhn.data.formats.native import write_native
@@ -150,6 +151,10 @@ def make_saved(place: Place) -> None:
     small_model().save(place.given / "model")
 
 
+def make_towers(place: Place) -> None:
+    write_towers(place.given / "towers", parts=True, bank=True)
+
+
 def make_attention(place: Place) -> None:
     """A model that compares words with regions, for an index that the user has."""
     make_model("scan_t2i_avg").save(place.given / "model")
@@ -281,6 +286,7 @@ MAKERS: dict[str, Callable[[Place], None]] = {
     "killed run": make_killed_run,
     "model": make_saved,
     "attention": make_attention,
+    "towers": make_towers,
     "index": make_index,
     "outdated index": make_outdated_index,
     "embeddings": make_embeddings(True),

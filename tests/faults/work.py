@@ -194,7 +194,7 @@ def of_export(folder):
     return arrays, pyarrow.parquet.read_table(folder / "out" / "metadata" / "metadata_0.parquet").to_pylist()
 
 
-def export_onnx(folder):
+def export_model(folder):
     from selhn.export import export_towers
 
     with again(folder / "out"):
@@ -245,7 +245,7 @@ WORK = {
         lambda folder: score_split(small_model(), small_data().test, path=folder / "scores").clone(),
     ),
     "export": Work(export_vectors, lambda folder: set(), of_export),
-    "export onnx": Work(export_onnx, lambda folder: set(), lambda folder: 0, slow=True),
+    "export towers": Work(export_model, lambda folder: set(), lambda folder: 0, slow=True),
     "reproduce": Work(
         reproduce,
         runs_done,

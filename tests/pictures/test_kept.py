@@ -78,6 +78,8 @@ def test_what_is_kept_is_told(tmp_path):
     former.write_bytes(bytes(10**6))
     *_, last = kept_files("http://localhost:19530", towers, cache)
     assert last == f"no longer used, may be removed: {former} (1.0 MB, regions of an earlier version)"
+    towers.resized = None
+    assert len(kept_files(None, towers, cache)) == 2, "data sets still use that file"
     assert told_size(tmp_path / "nowhere") == "0.0 MB"
 
 

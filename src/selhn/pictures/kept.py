@@ -22,7 +22,8 @@ def kept_files(index: Path | str | None, towers: AbstractTowers, cache: Path | N
     if isinstance(towers, Towers):
         lines.append(f"model: {towers.folder} ({told_size(towers.folder)})")
     former = cache_file(folder, towers.features, "float16")
-    if former.is_file():
+    # Without resizing, `selhn data import` still reads and writes that file.
+    if former.is_file() and towers.resized is not None:
         lines.append(
             f"no longer used, may be removed: {former} ({told_size(former)}, regions of an earlier version)"
         )

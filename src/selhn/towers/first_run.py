@@ -89,18 +89,15 @@ def _try(folder: Path) -> None:
 
     towers = Towers(folder, Description.read(folder))
     text, image = towers.description.text, towers.description.image
-    found = [towers.embed_texts(["a", "a " * (text.max_length or text.pad_to or LONGEST)])]
+    towers.embed_texts(["a", "a " * (text.max_length or text.pad_to or LONGEST)])
     if image.input == "pixels":
         prepared = towers.prepare(Image.new("RGB", (64, 48), "grey"))
-        found.append(towers.embed_prepared([prepared, prepared]))
-        parts = towers.embed_parts(prepared)
-        found += [] if parts is None else [parts[0]]
+        towers.embed_prepared([prepared, prepared])
+        towers.embed_parts(prepared)
     else:
         number = towers.num_regions or REGIONS
         regions = np.full((2, number, image.feature_dim or 0), 0.1, np.float32)
-        found.append(towers.embed_regions(regions, np.ones((2, number), bool)))
-    if not all(np.isfinite(vectors).all() for vectors in found):
-        raise SelhnError("its vectors have NaN or infinity")
+        towers.embed_regions(regions, np.ones((2, number), bool))
 
 
 def main() -> None:

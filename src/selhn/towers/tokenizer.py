@@ -5,7 +5,8 @@ add any ids, or end the process.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,9 @@ class FileTokenizer:
         except ImportError as error:
             raise MissingExtra(f"sentences need the tokenizers library: {pip_install('photos')}") from error
         content, start, end = read_tokenizer(path)
-        try:
+        self._path = path
+        with _failing(path):
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
-        except Exception as error:  # the library raises no other class
-            raise Damaged(f"{path} is damaged ({str(error)[:200]}): copy the folder again") from None
         self._start, self._end, self.pad_id, self._pad_to = start, end, text.pad_id, text.pad_to
         longest = text.max_length or text.pad_to
         if longest is not None:
@@ -90,7 +90,8 @@ class FileTokenizer:
         check_texts(texts)
         # JSON files may contain half a character (a lone surrogate), which the library refuses.
         whole = [t if t.isascii() else t.encode("utf-8", "replace").decode("utf-8") for t in texts]
-        found = self._tokenizer.encode_batch_fast(whole, add_special_tokens=False)
+        with _failing(self._path):
+            found = self._tokenizer.encode_batch_fast(whole, add_special_tokens=False)
         return [[*self._start, *row.ids, *self._end] for row in found]
 
     def padded(self, rows: Sequence[Sequence[int]]) -> tuple[Int[np.ndarray, "T N"], Bool[np.ndarray, "T N"]]:
@@ -106,6 +107,17 @@ class FileTokenizer:
     def spell(self, ids: Sequence[int]) -> list[str]:
         """The token of each id."""
         return [self._tokenizer.id_to_token(int(i)) or "" for i in ids]
+
+
+@contextmanager
+def _failing(path: Path) -> Iterator[None]:
+    """Errors of the library are those of the file: it has no class for them, and panics of Rust are no `Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # Ctrl-C, say
+        raise Damaged(f"{path} is damaged ({str(error)[:200]}): copy the folder again") from None
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -126,7 +138,7 @@ def read_tokenizer(path: Path) -> tuple[dict[str, Any], list[int], list[int]]:
         raise Damaged(f"{path} has {path.stat().st_size:,} bytes, too many for a tokenizer")
     content = read_json(path)
     model = content.get("model")
-    if not isinstance(model, dict) or model.get("type", "WordPiece") not in _MODELS:
+    if not isinstance(model, dict) or not _is_one(model.get("type", "WordPiece"), _MODELS):
         raise Damaged(f"{path} has no model of {', '.join(sorted(_MODELS))}")
     vocabulary = model.get("vocab")
     ids: list[Any] = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
@@ -150,13 +162,17 @@ def _check_steps(path: Path, parts: list[Any]) -> None:
     while parts:
         part = parts.pop()
         if isinstance(part, dict):
-            if "type" in part and part["type"] not in _STEPS:
+            if "type" in part and not _is_one(part["type"], _STEPS):
                 raise Damaged(f"{path} has a step {str(part['type'])[:80]!r}, which selhn does not run")
-            if "Regex" in part and part["Regex"] not in PATTERNS:
+            if "Regex" in part and not _is_one(part["Regex"], PATTERNS):
                 raise Damaged(f"{path} has a regular expression that selhn does not know, and does not run")
             parts += part.values()
         elif isinstance(part, list):
             parts += part
+
+
+def _is_one(value: Any, known: set[str]) -> bool:
+    return isinstance(value, str) and value in known
 
 
 def _around(path: Path, processor: Any, known: set[int]) -> tuple[list[int], list[int]]:

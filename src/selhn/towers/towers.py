@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.base.files import new_folder, refuse_links
+from selhn.base.files import refuse_links
+from selhn.base.folders import new_folder
 from selhn.base.sealed import digest_file
 from selhn.base.untrusted import open_array
 from selhn.towers.base import AbstractTowers
@@ -177,7 +178,7 @@ class Towers(AbstractTowers):
                 f"{self.folder / image.file} gives parts of shape {found.shape} instead of {wanted}: "
                 "export the model again"
             )
-        return found[0].astype(np.float32), boxes
+        return self._finite(found[0]).astype(np.float32), boxes
 
     def score(
         self, images: Float[np.ndarray, "I d"], texts: Float[np.ndarray, "T d"]
@@ -209,7 +210,14 @@ class Towers(AbstractTowers):
                 f"{self.folder / file} gives {output} of shape {found.shape} instead of {(items, self.width)}: "
                 "export the model again"
             )
-        return found
+        return self._finite(found)
+
+    def _finite(self, vectors: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if not np.isfinite(vectors).all():
+            raise SelhnError(
+                f"the vectors of {self.name} have NaN or infinity: check the input, or export it again"
+            )
+        return vectors
 
     def _session(self, file: str) -> OnnxSession:
         with self._lock:

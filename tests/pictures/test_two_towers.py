@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
+import jaxtyping
 import pytest
 import safetensors.torch
 import torch
@@ -23,6 +23,7 @@ from selhn.pictures.backbones import open_clip_name
 from selhn.pictures.dataset import picture_split
 from selhn.pictures.two_towers import TwoTowers, load_two_towers
 from selhn.search import Index
+from selhn.towers import open_towers
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", *["a", "red", "ball", "dog", "in", "the", "snow", "two"]]
 TEXT = {"vocab_size": len(WORDS), "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
@@ -217,15 +218,43 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, no_net
     assert not no_network, "an index and a folder make no look-up"
 
 
-def test_towers_stay_with_their_library(made, tmp_path, monkeypatch):
+def test_its_files_stay_with_its_library(made, tmp_path, monkeypatch):
     _, folder = made
     monkeypatch.chdir(folder.parent)
     model = load_model("transformers:model")
     assert model.source == f"transformers:{folder}", "wherever an index is opened"
-    for write in (model.save, partial(export_towers, model)):
-        with pytest.raises(SelhnError, match="model of another library"):
-            write(tmp_path / "out")
+    with pytest.raises(SelhnError, match="model of another library"):
+        model.save(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("family", ["clip", pytest.param("siglip", marks=pytest.mark.slow)])
+def test_exported_towers_search_without_the_library(transformers, photos, tmp_path, family):
+    pytest.importorskip("onnxscript", reason="ONNX files need the extra onnx")
+    (tmp_path / "model").mkdir()
+    write_model(transformers, tmp_path / "model", family)
+    model = load_model(f"transformers:{tmp_path / 'model'}")
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        export_towers(model, tmp_path / "towers")
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+    found, by_library = open_towers(tmp_path / "towers"), towers_of(model)
+    assert (found.digest, found.features) == (by_library.digest, by_library.features)
+    texts, pictures = (
+        ["two dog in snow", "a", "dog " * 30, "unknown"],
+        [photo(3, (50, 40)), photo(4, (40, 90))],
+    )
+    assert abs(found.embed_texts(texts) - by_library.embed_texts(texts)).max() < 1e-5
+    assert abs(found.embed_pictures(pictures) - by_library.embed_pictures(pictures)).max() < 1e-5
+    for own, wanted in zip(found.tokenizer.encode(texts), by_library.tokenizer.encode(texts), strict=True):
+        assert own.tolist() == wanted.tolist()
+    assert index_pictures(photos, tmp_path / "i", towers=found, quiet=True).added == 6
+    hits = Index.load(tmp_path / "i").search("a red ball", k=3)
+    by_name = index_pictures(photos, tmp_path / "j", towers=by_library, quiet=True)
+    assert by_name.added == 6
+    wanted = Index.load(tmp_path / "j", by_library).search("a red ball", k=3)
+    assert [hit.id for hit in hits] == [hit.id for hit in wanted]
 
 
 def test_what_is_not_a_pair_of_towers(transformers, tmp_path):

@@ -9,7 +9,10 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from selhn.diagnose.plots import COLOURS, pyplot, smooth
+import numpy as np
+
+from selhn.diagnose.logs import smoothed
+from selhn.diagnose.plots import COLOURS, pyplot
 from selhn.runs import read_log
 
 LOSSES = {"hn": "T-HN", "selhn": "SelHN"}
@@ -38,7 +41,7 @@ def draw(logs: Path, models: Sequence[str], path: Path, margin: float, epochs: f
             of_runs = logs.glob(f"{model}_{loss}/seed*/log.jsonl")
             for file in sorted([*logs.glob(f"{model}_{loss}-seed*.csv"), *of_runs]):
                 steps, losses = loss_rows(file, epochs)
-                axis.plot(steps, smooth(losses), color=colour, linewidth=1.6, label=title)
+                axis.plot(steps, smoothed(np.array(losses)), color=colour, linewidth=1.6, label=title)
         axis.axhline(margin, color="#666", linewidth=1, linestyle=(0, (4, 3)))
         axis.set(title=model, ylim=(0, None))
         axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)

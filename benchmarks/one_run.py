@@ -25,7 +25,6 @@ from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
 from selhn.training.log import Meter
 from selhn.training.loop import train
-from selhn.training.recipes import find_data
 from selhn.training.run import make_model
 from selhn.training.step import on_device, uses_bfloat16
 
@@ -129,7 +128,7 @@ class WarmRunner:
         half = uses_bfloat16(config.train, device.type)
         source = (config.data, repr(config.data_settings), job.centred)
         if (*source, half, config.train.feature_precision) not in self.data:
-            read = load_data(find_data(config.data), **config.data_settings)
+            read = load_data(config.data, **config.data_settings)
             read = on_device(centred(read, device) if job.centred else read, config.train, device)
             self.data[(*source, half, config.train.feature_precision)] = read
         data = self.data[(*source, half, config.train.feature_precision)]

@@ -23,10 +23,10 @@ import torch.distributed as dist
 from report import environment, save, table
 from train_step import endless, make_data, make_model, measure, warm_up
 
-from selhn.base.ranks import Ranks, joined
+from selhn.base.ranks import Processes, joined
 from selhn.data import Data
 from selhn.losses import TripletSelHN
-from selhn.ops import synced
+from selhn.ops.batch_norm import synced
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
@@ -37,13 +37,13 @@ Make = Callable[[], Callable[[], object]]
 
 
 def step_of(
-    data: Data, config: TrainConfig, dim: int, ranks: Ranks | None, name: str = "rvse"
+    data: Data, config: TrainConfig, dim: int, ranks: Processes | None, name: str = "rvse"
 ) -> Callable[[], object]:
     """A step of the library's own loop."""
     device = torch.device(config.device)
     model = make_model(name, data, dim, small=True).to(device)
     batches = make_batches(model, data, config, device, ranks)
-    protocol = Protocol(model, TripletSelHN(), data, batches, config, None, ranks)
+    protocol = Protocol(model, TripletSelHN(), data, batches, config)
     stepper, steps = make_stepper(protocol, make_optimizer(model, config, device)), endless(batches)
     shared = synced(model)
 
@@ -117,13 +117,13 @@ def main() -> None:
     compare(
         {
             f"one process, B = {batch}": partial(step_of, data, usual, dim, None),
-            "a group of one": partial(step_of, data, usual, dim, Ranks.of()),
+            "a group of one": partial(step_of, data, usual, dim, Processes.of()),
         }
     )
     compare(
         {
             "one process, as written": partial(step_of, data, config, dim, None),
-            "as written, with every exchange": partial(step_of, data, config, dim, Ranks(0, 1)),
+            "as written, with every exchange": partial(step_of, data, config, dim, Processes(0, 1)),
         }
     )
     dist.destroy_process_group()

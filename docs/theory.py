@@ -6,11 +6,13 @@ python docs/theory.py
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selhn.diagnose.plots import COLOURS, pyplot, save_figure, smooth
+from selhn.diagnose.logs import smoothed
+from selhn.diagnose.plots import COLOURS, pyplot, save_figure
 from selhn.losses import AbstractLoss, Triplet, TripletHN, TripletSelHN
 
 FOLDER = Path(__file__).parent
@@ -188,13 +190,13 @@ def draw_collapse(path: Path) -> None:
     by_loss.set(title="(b) training, B = 128", xlabel="step", ylabel="distance of two texts")
     for batch, shade in zip((8, 32, 128, 512), SHADES):
         seen = report(f"T-HN, B = {batch}", learn(TripletHN(MARGIN), batch))
-        by_batch.plot(smooth(seen["spread"]), color=shade, linewidth=2, label=f"B = {batch}")
+        by_batch.plot(smoothed(np.array(seen["spread"])), color=shade, linewidth=2, label=f"B = {batch}")
     by_batch.set(title="(c) T-HN, batch size", xlabel="step", ylabel="distance of two texts")
     for dropout, style in ((0.0, "-"), (0.2, "--"), (0.4, ":")):
         for name in ("T-HN", "SelHN"):
             seen = report(f"{name}, dropout {dropout}", learn(LOSSES[name][0](), 128, dropout=dropout))
             by_dropout.plot(
-                smooth(seen["top"]),
+                smoothed(np.array(seen["top"])),
                 color=LOSSES[name][1],
                 linewidth=2,
                 linestyle=style,

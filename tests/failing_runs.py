@@ -23,6 +23,6 @@ def fail(config, folder, **how):
     return make_run(config, folder, **how)
 
 
-def train_with_failures(config, folder, quiet):
+def train_with_failures(*task):
     run_processes.run_config = fail
-    return train(config, folder, quiet)
+    return train(*task)

@@ -346,7 +346,6 @@ def blocks_of(height):
     with pytest.MonkeyPatch.context() as patch:
         if height is not None:
             patch.setattr(anchors, "FEW", 0)
-            patch.setattr(rows, "SMALL", 0)
             patch.setattr(row_gradients, "SMALL", 0)
             patch.setattr(rows, "BLOCK", 0)
             patch.setattr(rows, "ROWS", height)

@@ -19,14 +19,14 @@ EXPORTS = {
     "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp adapt create_model encode_batch
         in_eval_mode list_models load_model register_model""",
     "selhn.data": """COCO_FOLDS FORMATS Augmentation Batches Data DenseFeatures Features ImageByImage Pairs
-        PocketFeatures Projection RaggedFeatures Report SomeImages Split Step TextBlocks Truth check image_blocks
+        PocketFeatures Projection RaggedFeatures Report SomeImages Split PlannedStep TextBlocks Truth check image_blocks
         import_data load_data make_resident read_truth register_format resident_bytes with_noise write_native""",
     "selhn.pictures": """Backbone CachedFeatures EmbeddedPictures Extracted Extractor FeatureCache Form Found Indexed
         Library PictureReport Plan create_backbone default_cache embed_pictures extract_pictures find_pictures
         grid_boxes import_pictures import_rows index_pictures load_extractor open_picture picture_split pool_boxes""",
-    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics PairScorer Ranks encode_split ensemble evaluate folds
-        folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
-        recall_intervals region_attention require_width rerank_split score_split""",
+    "selhn.eval": """Comparison DirectionMetrics Intervals Metrics PairScorer QueryRanks encode_split ensemble evaluate
+        folds folds_of image_row in_folds measure_split pair_attention paired_bootstrap ranks recall
+        recall_from_embeddings recall_intervals region_attention require_width rerank_split score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds score_runs train""",
     "selhn.runs": """OWN LogPart Results RunFolder environment find_runs load_weights read_log
@@ -95,7 +95,7 @@ def found(call, *inputs):
     value.backward()
     return value.detach(), *(one.grad for one in inputs)
 
-pairs = torch.nn.functional.normalize(torch.randn(2, 6, 8), dim=2)
+pairs = torch.nn.functional.normalize(torch.randn(2, 6, 8, dtype=torch.float64), dim=2)
 derived = set()
 for name in LOSSES:
     torch.compiler.reset()  # a loss is compiled on its own, not as the eighth version of another

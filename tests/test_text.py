@@ -255,12 +255,10 @@ def test_the_pieces_of_a_word_share_its_fate(pieces_folder):
     assert not (changed[kept] == 1).any(), "[unused] pieces are never put in"
 
 
-def test_no_share_no_change_and_wrong_shares():
+def test_no_share_no_change_and_a_vocabulary_without_a_mask():
     tokens, mask, changed, kept = corrupt(["w1 w2 w3", "w4"], WORDS, share=0.0)
     assert torch.equal(changed, tokens)
     assert torch.equal(kept, mask)
-    with pytest.raises(SelhnError, match="share"):
-        corrupt(["w1"], WORDS, share=1.5)
     with pytest.raises(SelhnError, match="<mask>"):
         corrupt(["w1"], Vocabulary(WORDS.words[:-1]))
 

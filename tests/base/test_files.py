@@ -9,20 +9,18 @@ import pytest
 from planted import PLANTED, make_outside, plant
 from read_only import content_of, read_only
 
-from selhn.base import files
+from selhn.base import files, folders
 from selhn.base.errors import Linked, Locked, SelhnError
 from selhn.base.files import (
     LOCK_FILE,
-    new_folder,
     open_in_place,
     private_folder,
     refuse_links,
-    settle,
     sync_file,
-    whole_folder,
     write_whole,
     writing,
 )
+from selhn.base.folders import new_folder, settle, whole_folder
 
 HOLD = """
 import sys, time
@@ -127,7 +125,7 @@ def test_an_empty_folder_may_be_filled(tmp_path):
 def test_what_a_killed_process_left_is_settled(tmp_path, monkeypatch):
     """Whatever of two renames was done, the next call finds one whole folder, and someone's notes in it."""
     path, hidden = tmp_path / "out", tmp_path / ".out.partial"
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(folders, "_swapped", lambda one, other: False)
     for stop in range(5):
         shutil.rmtree(path, ignore_errors=True)
         with new_folder(path, replace={"file"}) as partial:
@@ -136,8 +134,8 @@ def test_what_a_killed_process_left_is_settled(tmp_path, monkeypatch):
         script = f"""
 import os
 from pathlib import Path
-from selhn.base import files
-files._exchange = lambda one, other: False
+from selhn.base import folders
+folders._swapped = lambda one, other: False
 renamed, rename = [], os.rename
 def kill_at(*names):
     renamed.append(names)
@@ -145,7 +143,7 @@ def kill_at(*names):
         os._exit(9)
     rename(*names)
 os.rename = kill_at
-with files.new_folder(Path({str(path)!r}), replace={{"file"}}) as partial:
+with folders.new_folder(Path({str(path)!r}), replace={{"file"}}) as partial:
     (partial / "file").write_text("new")
 """
         assert subprocess.run([sys.executable, "-c", script]).returncode == (9 if stop < 4 else 0)

@@ -255,6 +255,7 @@ def test_data(tmp_path):
         (["train", "rvse_selhn_world", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
         (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
         (["train", "rvse_selhn_world", "seeds=a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
+        (["train", "seeds=²"], "--seeds takes whole numbers such as 0,1,2, got '²'"),
         (["eval", "ready"], "ready does not say what data it was trained on"),
         (["eval", "nowhere"], "nowhere"),
         (["search", "no/where", "a dog"], "no/where does not exist"),

@@ -6,9 +6,10 @@ from itertools import islice
 import pytest
 from PIL import Image
 
+from selhn.base.errors import SelhnError
 from selhn.cli.demo import run_demo, run_picture_demo
+from selhn.reproduce.run_processes import RunOutcome
 from selhn.search import Index
-from selhn.training import RunConfig
 
 
 def test_the_demo_trains_compares_draws_and_searches(tmp_path, capsys):
@@ -38,10 +39,14 @@ def test_what_to_type_next_can_be_typed(started, named, monkeypatch):
 
 def test_a_second_demo_replaces_the_first(tmp_path, monkeypatch):
     demo = importlib.import_module("selhn.cli.demo")
-    (tmp_path / "config.yaml").write_text("")
-    monkeypatch.setattr(demo, "run_config", lambda config, out, label: out.mkdir())
-    demo._train("T-HN", RunConfig(), tmp_path)
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "T-HN").mkdir()
+    (tmp_path / "T-HN" / "config.yaml").write_text("")
+    (tmp_path / "mine.txt").write_text("")
+    failed = RunOutcome("no space", failed=True)
+    monkeypatch.setattr(demo, "outcomes", lambda tasks, **how: [(name, failed) for name in tasks])
+    with pytest.raises(SelhnError, match="no space"):
+        demo._train_side_by_side(100, 1, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_the_demo_of_pictures_indexes_searches_and_draws(picture_demo, capsys, monkeypatch):

@@ -3,7 +3,7 @@ import threading
 import pytest
 import torch
 
-from selhn.data import Pairs, Step
+from selhn.data import Pairs, PlannedStep
 from selhn.data.steps import copying_stream, in_background, prefetched
 
 
@@ -50,7 +50,7 @@ def test_steps_arrive_as_they_left(device):
     def steps():
         for seed in range(5):
             regions = torch.full((2, 3, 4), float(seed))
-            yield Step(Pairs(torch.arange(2), torch.arange(2), regions, torch.ones(2, 3) > 0), 9, seed)
+            yield PlannedStep(Pairs(torch.arange(2), torch.arange(2), regions, torch.ones(2, 3) > 0), 9, seed)
 
     for step in prefetched(steps(), torch.device(device)):
         assert step.pairs.regions.device.type == device

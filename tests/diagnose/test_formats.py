@@ -162,6 +162,15 @@ HOSTILE = {
 }
 
 
+def test_a_document_may_begin_with_empty_lines(tmp_path):
+    for text in (
+        json.dumps([{"step": 1, "loss": 2.0}], indent=1),
+        '{"step": 1, "loss": 2.0}\n{"step": 2, "lo',
+    ):
+        (tmp_path / "log.json").write_text(f"\n \n{text}")
+        assert read_foreign(tmp_path / "log.json").loss.tolist() == [2.0]
+
+
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".json"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_text_takes_long_or_fails_otherwise(tmp_path, name, suffix):

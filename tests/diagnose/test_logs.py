@@ -6,7 +6,7 @@ import pytest
 from event_files import HEADER, scalar_event
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.diagnose import from_rows, read_foreign
+from selhn.diagnose import from_rows, judge, read_foreign
 
 ROWS = [{"step": 10 * i, "loss": 1 / i, "lr": 5e-4} for i in range(1, 6)]
 
@@ -34,7 +34,7 @@ def test_every_form_says_the_same(tmp_path, name):
     log = read_foreign(written(tmp_path, name, FORMS[name]))
     assert log.steps.tolist() == [10, 20, 30, 40, 50]
     np.testing.assert_allclose(log.loss, [row["loss"] for row in ROWS], rtol=1e-6)
-    assert log.counts_steps
+    assert log.clock == "step"
     assert set(log.columns) == {"loss", "lr"}
 
 
@@ -45,7 +45,7 @@ def test_names_of_the_loss(name):
     log = from_rows([{name: 1.0, "val_loss": 2.0, "epoch": 1}])
     assert log.loss_name == name
     assert list(log.dev_loss) == [(100.0, 2.0)]
-    assert not log.counts_steps
+    assert log.clock == "row"
 
 
 def test_a_log_of_ours_and_its_evaluations():
@@ -113,7 +113,19 @@ def test_other_mistakes(tmp_path, monkeypatch):
 
 def test_a_log_of_one_row_says_its_step():
     log = from_rows([{"step": 7, "loss": 1.0}])
-    assert (log.steps.tolist(), log.counts_steps) == ([7], True)
+    assert (log.steps.tolist(), log.clock) == ([7], "step")
+
+
+def test_a_name_that_only_contains_that_of_held_out_data_is_one_of_training():
+    for name in ("retrieval_loss", "latest_loss", "interval loss"):
+        assert from_rows([{"step": 7, name: 2.0, "eval_loss": 1.0, "valLoss": 1.0}]).loss_name == name
+
+
+@pytest.mark.parametrize("name", ["delta_s", "s_p", "spread"])
+def test_a_number_of_the_scores_can_be_judged_as_the_loss(name):
+    rows = [{"step": step, "loss": 1.0, "delta_s": 0.1, "s_p": 0.5, "spread": 0.1} for step in range(40)]
+    rows[0] |= {name: float("nan")}
+    assert judge(from_rows(rows, column=name)).kind
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.json", "log.csv"])

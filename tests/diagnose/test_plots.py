@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from selhn.diagnose import Verdict, from_rows
-from selhn.diagnose.plots import pyplot, save_figure, smooth, training_figure, verdict_figure
+from selhn.diagnose.plots import pyplot, save_figure, training_figure, verdict_figure
 
 pytest.importorskip("matplotlib")
 
@@ -15,13 +15,6 @@ def log(offset):
 def test_a_picture_is_written(tmp_path):
     path = training_figure({"T-HN": [log(0.0), log(0.01)], "SelHN": [log(-0.05)]}, tmp_path / "figure.png")
     assert path.stat().st_size > 10_000
-
-
-def test_smooth():
-    assert smooth([]) == []
-    assert smooth([2.0, 2.0]) == [2.0, 2.0]
-    assert smooth([0.0, 1.0], keep=0.5) == [0.0, 0.5]
-    assert smooth([float("nan"), 2.0, float("inf"), 2.0]) == [2.0] * 4
 
 
 def test_a_verdict_is_drawn_with_what_the_log_has(tmp_path):
@@ -59,6 +52,16 @@ def test_what_is_drawn_is_what_the_log_says(tmp_path, monkeypatch):
     )
     assert left.lines[2].get_ydata()[0] == 0.2
     assert [text.get_text() for text in right.texts] == ["epsilon 0.05"]
+    pyplot().close(drawn[0])
+
+
+def test_a_long_log_is_drawn_with_fewer_points(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("selhn.diagnose.plots.save_figure", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr("selhn.diagnose.plots.MANY_ROWS", 60)
+    rows = [{"step": step, "loss": 1 / (step + 1)} for step in range(600)]
+    verdict_figure(from_rows(rows), Verdict("stalled", 300, "it sits", (), ""), tmp_path / "x")
+    assert [len(line.get_xdata()) for line in drawn[0].axes[0].lines] == [60, 60]
     pyplot().close(drawn[0])
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from selhn.base.errors import SelhnError
 from selhn.eval import recall, recall_from_embeddings
 from selhn.eval.metrics import measure
-from selhn.eval.scoring import BYTES_PER_SCORE, Matching
+from selhn.eval.scoring import BYTES_PER_SCORE, AllPairs
 
 
 def whole_number_embeddings(num_images, num_texts, dtype, seed=0):
@@ -43,7 +43,7 @@ def test_any_tile_height_gives_the_same_metrics(num_images, num_texts, rows, see
         images, texts, relevance=relevant, byte_budget=byte_budget, extended=True
     )
     assert expected == measure(
-        Matching.from_matrix(scores, None, relevant), (1, 5, 10), "pessimistic", True, byte_budget
+        AllPairs.from_matrix(scores, None, relevant), (1, 5, 10), "pessimistic", True, byte_budget
     )
 
 
@@ -66,10 +66,10 @@ def test_numpy_and_mixed_types():
 
 def test_never_holds_the_whole_matrix():
     images, texts, image_of_text = whole_number_embeddings(50, 90, torch.float32)
-    matching = Matching.from_embeddings(images, texts, image_of_text, None)
+    scored = AllPairs.from_embeddings(images, texts, image_of_text, None)
     byte_budget = 7 * BYTES_PER_SCORE * 90
     for direction, num_queries in (("i2t", 50), ("t2i", 90)):
-        tiles = [tile for _, tile in matching.tiles(direction, byte_budget)]
+        tiles = [tile for _, tile in scored.tiles(direction, byte_budget)]
         assert all(tile.scores.numel() * BYTES_PER_SCORE <= byte_budget for tile in tiles)
         assert sum(len(tile.scores) for tile in tiles) == num_queries
         assert sum(len(tile.row) for tile in tiles) == 90

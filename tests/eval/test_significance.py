@@ -6,7 +6,7 @@ import torch
 
 from selhn.base.errors import SelhnError
 from selhn.eval import Metrics, folds, paired_bootstrap, recall, recall_intervals
-from selhn.eval.significance import gains, rsum_difference
+from selhn.eval.significance import drawn_means, hits
 
 IMAGE_OF_TEXT = np.random.default_rng(1).permutation(np.arange(300) // 5)
 
@@ -50,14 +50,14 @@ def test_difference_is_that_of_rsum_also_with_distractors():
 
 def test_a_drawn_image_brings_its_texts():
     """The summed form of the statistic equals asking every query of the drawn images again, one by one."""
-    a, b = noisy_scores(1.0, 0), noisy_scores(1.5, 1)
-    gain_i2t, gain_t2i = gains(a, b, IMAGE_OF_TEXT, (1, 5, 10), "pessimistic")
-    drawn = torch.randint(60, (60,), generator=torch.Generator().manual_seed(3))
-    owner = torch.from_numpy(IMAGE_OF_TEXT)
-    texts = torch.cat([(owner == image).nonzero().squeeze(1) for image in drawn])
-    expected = 100 * (gain_i2t[drawn].mean() + gain_t2i[texts].mean())
-    per_image = torch.stack([gain_i2t, owner.bincount(gain_t2i), owner.bincount()], 1)
-    assert float(rsum_difference(per_image[drawn].sum(0, keepdim=True), 60)) == pytest.approx(float(expected))
+    i2t, t2i = hits(noisy_scores(1.0, 0), IMAGE_OF_TEXT, (1, 5), "pessimistic")
+    measured, *drawn = drawn_means(i2t, t2i, torch.from_numpy(IMAGE_OF_TEXT), 3, seed=4)
+    torch.testing.assert_close(measured, 100 * torch.cat([i2t.mean(0), t2i.mean(0)]))
+    times = np.random.default_rng(4).multinomial(60, np.full(60, 1 / 60), size=3)
+    for means, counts in zip(drawn, times, strict=True):
+        images = np.repeat(np.arange(60), counts)
+        texts = np.concatenate([np.flatnonzero(image == IMAGE_OF_TEXT) for image in images])
+        torch.testing.assert_close(means, 100 * torch.cat([i2t[images].mean(0), t2i[texts].mean(0)]))
 
 
 def test_the_seed_decides_everything():
@@ -124,6 +124,8 @@ def test_intervals_over_folds_are_those_of_the_mean_over_folds():
     assert low < Metrics.mean(folds(scores, owners, 5)).rsum < high
     with pytest.raises(SelhnError):
         recall_intervals(scores, owners, folds=7)
+    with pytest.raises(SelhnError, match="num_samples"):
+        recall_intervals(scores, owners, num_samples=0)
 
 
 def test_intervals_print_as_a_row_under_the_recalls():

@@ -27,7 +27,6 @@ from selhn.serve.access import Token
 from selhn.serve.photos import PAGE_FILE, Page, Running
 from selhn.serve.watched_runs import WatchedRuns
 from selhn.training import RunConfig, override, train
-from selhn.training.run import read_config
 
 
 def make_run(folder):
@@ -43,7 +42,7 @@ RUN_SETTINGS = {"batch_size": 8, "device": "cpu", "quiet": True, "ema": 0.9}
 
 def read_run(folder):
     run = RunFolder(folder / "run")
-    config = read_config(folder / "run")
+    config = RunConfig.of_run(folder / "run")
     tokenizer = run.tokenizer()
     said = [config, run.identity, run.environment, run.results, run.verdict, run.log(), run.log_since(0)]
     return [*said, tokenizer and tokenizer.encode(["word1 word2"]), of_model(run.best_model())]

@@ -15,7 +15,16 @@ from torch.nn.functional import pad
 from selhn.base.types import Products
 from selhn.kernels.hopper import sides
 from selhn.kernels.hopper.sides import can_fuse
-from selhn.losses import LOSSES, InfoNCE, Triplet, TripletHN, TripletSelHN, create_loss, row_statistics
+from selhn.losses import (
+    LOSSES,
+    InfoNCE,
+    Triplet,
+    TripletHN,
+    TripletSelHN,
+    anchors,
+    create_loss,
+    row_statistics,
+)
 from selhn.losses.anchors import anchor_statistics
 from selhn.losses.row_statistics import row_statistics as statistics_of
 from selhn.losses.rows import Plan
@@ -42,8 +51,9 @@ def interpreter(monkeypatch):
     def addmm(total, left, right, dtype, out):
         out.add_(left.float() @ right.float())
 
+    monkeypatch.setattr(anchors, "FEW", 0)
     monkeypatch.setattr(sides, "fusable", lambda *tensors: True)
-    monkeypatch.setattr(row_statistics, "can_fuse", lambda emb, dtype: dtype in sides.HALF)
+    monkeypatch.setattr(row_statistics, "can_fuse", lambda emb, dtype: dtype in sides.HALVES)
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: contextlib.nullcontext())
     monkeypatch.setattr("selhn.kernels.hopper.fused.add_wide", addmm)
 
@@ -210,10 +220,11 @@ def test_own_images_with_all_texts(name):
     images, texts = on_gpu("trained", 129, 24)
     own, labels = images[40:70], make_ids(129, 0).to(DEVICE, torch.int32)
     constants = {"hinge_sum": (0.2,), "log_sum_exp": (0.01,), "softplus_sum": (0.1, -1.0)}.get(name, ())
-    plan, found = Plan(((name, constants),), both=False, first=40), []
+    plan, found = Plan({name: constants}, both=False, first=40), []
     weight = torch.randn(2, 30, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     for part, every in ((own, texts), (own.double(), texts.double())):  # the kernels, then blocks of rows
-        positive, value = statistics_of(plan, labels[40:70], labels, part, every)
+        positive, values = statistics_of(plan, (labels[40:70], labels), part, every)
+        value = values[name]
         total = (weight[0] * positive).sum() + (weight[1] * value[0]).sum()
         found.append([value, *torch.autograd.grad(total, (images, texts), retain_graph=True)])
     for fused, exact in zip(*found, strict=True):

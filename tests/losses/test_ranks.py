@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from selhn.base.errors import SelhnError, SelhnWarning
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Processes
 from selhn.losses import AOQ, NCR, InfoNCE, TripletSelHN, across_ranks
 
 
@@ -24,7 +24,7 @@ def test_what_it_cannot_be(loss):
         across_ranks(loss)
 
 
-class Mirrored(Ranks):
+class Mirrored(Processes):
     """Two ranks that have the same."""
 
     def all(self, own):
@@ -35,7 +35,7 @@ class Mirrored(Ranks):
 
 
 def test_only_a_global_batch_without_negatives_is_warned_of(monkeypatch):
-    monkeypatch.setattr(Ranks, "of", lambda group: Mirrored(0, 2))
+    monkeypatch.setattr(Processes, "of", lambda group: Mirrored(0, 2))
     one = normalize(torch.randn(1, 4), dim=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -55,7 +55,7 @@ class Unlike(Mirrored):
 
 @pytest.mark.parametrize("ids", [None, [3]])
 def test_ids_on_some_ranks_only_are_refused_and_no_rank_waits(monkeypatch, ids):
-    monkeypatch.setattr(Ranks, "of", lambda group: Unlike(0, 2))
+    monkeypatch.setattr(Processes, "of", lambda group: Unlike(0, 2))
     one = normalize(torch.randn(1, 4), dim=1)
     with pytest.raises(SelhnError):
         across_ranks(TripletSelHN())(one, one, ids)

@@ -5,7 +5,7 @@ from model_cases import make_batch, make_model, score_batch
 from selhn.base.errors import SelhnError
 from selhn.models import create_model, encode_batch
 from selhn.models.gsmn import parsed
-from selhn.ops import block_cosines
+from selhn.ops.block_cosines import block_cosines
 
 
 def changed(batch, **side):

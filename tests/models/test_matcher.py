@@ -49,9 +49,18 @@ def test_the_base_is_narrow():
     assert len(public) <= 12, public
 
 
-def test_the_three_methods_must_be_there():
+def test_both_encoders_must_be_there():
     with pytest.raises(TypeError, match="abstract"):
         AbstractMatcher()
+
+
+def test_only_embeddings_have_a_score_already():
+    model, vectors = Mine(), torch.eye(3)
+    without = AbstractMatcher.score
+    with pytest.raises(NotImplementedError):
+        without(model, vectors, vectors)
+    model.is_embedding = True
+    assert torch.equal(without(model, 2 * vectors, vectors), 2 * vectors)
 
 
 def test_a_model_of_your_own_is_not_saved_as_a_folder(tmp_path):

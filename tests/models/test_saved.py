@@ -9,7 +9,7 @@ from planted import PLANTED, make_outside, plant
 from read_only import content_of, read_only
 
 import selhn.models.saved as folder_module
-from selhn.base import files
+from selhn.base import folders
 from selhn.base.errors import Damaged, Linked, NotFound, SelhnError
 from selhn.models import create_model, load_model
 
@@ -61,7 +61,7 @@ def test_the_previous_one_comes_back_when_moving_fails(saved, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", rename_once)
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(folders, "_swapped", lambda one, other: False)
     with pytest.raises(OSError, match="Permission"):
         make_model("vse_fc").save(saved)
     assert os.listdir(saved.parent) == ["model"]

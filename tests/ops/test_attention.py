@@ -2,15 +2,8 @@ import pytest
 import torch
 from model_oracle import attend, cosines
 
-from selhn.ops import (
-    Fragments,
-    Pairing,
-    attended_cosines,
-    attention,
-    attention_weights,
-    unit,
-    unit_attention,
-)
+from selhn.ops import Fragments, Pairing, attended_cosines, attention, unit, unit_attention
+from selhn.ops.attention import attention_weights
 
 FOCUSES = [None, "equal", "prob"]
 

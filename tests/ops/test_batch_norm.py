@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from selhn.ops import masked_batch_norm, remembering_nothing, synced
+from selhn.ops import masked_batch_norm
+from selhn.ops.batch_norm import remembering_nothing, synced
 
 
 def normed(norm, call, features):

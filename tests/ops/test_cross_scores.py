@@ -9,16 +9,8 @@ import pytest
 import torch
 
 from selhn.models.scan import StackedAttention
-from selhn.ops import (
-    AttentionSettings,
-    Fragments,
-    Pairing,
-    attention_scores,
-    can_attend,
-    cross_scores,
-    pairing,
-    unit,
-)
+from selhn.ops import Fragments, Pairing, cross_scores, pairing, unit
+from selhn.ops.cross_scores import AttentionSettings, attention_scores, can_attend
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

@@ -12,16 +12,8 @@ from model_cases import make_batch, make_model, score_batch
 from torch.nn.functional import leaky_relu, linear
 
 from selhn.models import cmcan, encode_batch, sgraf
-from selhn.ops import (
-    Fragments,
-    LinearWeights,
-    Pairing,
-    attended_nodes,
-    compared_nodes,
-    differences,
-    node_precision,
-    unit,
-)
+from selhn.ops import Fragments, Pairing, differences, unit
+from selhn.ops.differences import LinearWeights, attended_nodes, compared_nodes, node_precision
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -78,9 +70,9 @@ def make(size, seed=0):
 def by_kernel(leaves, mask, half, everywhere=False):
     images, texts, image_whole, text_whole, *layers = leaves
     local, whole = LinearWeights(*layers[:2]), LinearWeights(*layers[2:])
-    return compared_nodes(
-        images, mask, texts, (image_whole, text_whole), local, whole, SMOOTH, half, everywhere
-    )
+    words = Fragments(texts, texts.new_ones(texts.shape[:2], dtype=torch.bool), text_whole)
+    pairing = Pairing(Fragments(images, mask, image_whole), words)
+    return compared_nodes(pairing, local, whole, SMOOTH, half, everywhere)
 
 
 def by_loop(leaves, mask):

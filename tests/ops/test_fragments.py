@@ -138,7 +138,7 @@ def test_texts_are_sorted_and_cut_without_padding(budget, monkeypatch):
 
 def test_without_gradients_nothing_is_kept_for_them(monkeypatch):
     some = padded(4, 3)
-    monkeypatch.setattr(pairing, "checkpoint", None)
+    monkeypatch.setattr(pairing, "again", None)
     with torch.no_grad():
         assert score_in_blocks(block_score, replace(some, byte_budget=12), some, 1).shape == (4, 4)
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from model_cases import make_batch, make_model, score_batch
 
-from selhn.ops import memory, memory_precision, memory_products, remembered
+from selhn.ops import memory
+from selhn.ops.memory import memory_precision, memory_products, remembered
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.ops import pool_sorted
+from selhn.ops.pooling import pool_sorted
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

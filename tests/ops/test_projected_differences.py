@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from selhn.ops import differences, projected_differences
+from selhn.ops import differences
+from selhn.ops.differences import projected_differences
 
 
 def plain(weights, regions, words, layer):

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from selhn.ops import LinearWeights, can_reason, differences, reasoned, unit
+from selhn.ops import differences, unit
+from selhn.ops.differences import LinearWeights
+from selhn.ops.reasoning import can_reason, reasoned
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

@@ -12,7 +12,8 @@ import torch
 from model_cases import make_batch, make_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from selhn.ops import ThresholdRule, thresholds, unit, walk_texts
+from selhn.ops import thresholds, unit
+from selhn.ops.thresholds import ThresholdRule, walk_texts
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from selhn.ops import LayerSettings, LayerWeights, transformer, transformer_layers
+from selhn.ops import transformer
+from selhn.ops.transformer import LayerSettings, LayerWeights, transformer_layers
 
 SETTINGS = LayerSettings(heads=2, eps=1e-12, dropout=0.0, attention_dropout=0.0)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.ops import WordChanges, change_words
+from selhn.ops.words import WordChanges, change_words
 
 
 def make(texts, size, vocabulary=50, seed=0):

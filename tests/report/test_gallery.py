@@ -31,7 +31,7 @@ def gallery(monkeypatch):
     """The examples on the page, with pictures from a function."""
 
     def shown(examples, picture=lambda row: None):
-        monkeypatch.setattr("selhn.report.page.picture_source", lambda split, folder: picture)
+        monkeypatch.setattr("selhn.report.page.shown_picture", lambda split, folder: picture)
         return section(page([examples.run], examples), "examples")
 
     return shown

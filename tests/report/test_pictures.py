@@ -9,7 +9,7 @@ from PIL import Image
 from selhn.base.errors import SelhnWarning
 from selhn.data import load_data, write_native
 from selhn.pictures import Extractor, import_pictures
-from selhn.report.page import SIDE, data_address, imported_from, picture_source
+from selhn.report.page import SIDE, data_address, imported_from, shown_picture
 
 
 def decoded(address):
@@ -20,7 +20,7 @@ def decoded(address):
 
 def test_a_scene_is_drawn():
     split = load_data("world", images=100).test
-    picture = picture_source(split)
+    picture = shown_picture(split)
     assert decoded(picture(3)).size == (SIDE, SIDE)
     assert len(picture(3)) < 20_000
     assert picture(3) is picture(3), "once"
@@ -33,7 +33,7 @@ def test_pictures_are_shrunk_and_keep_their_shape():
 
 def test_features_alone_have_no_picture(tmp_path):
     write_native(load_data("world", images=100), tmp_path / "data")
-    assert picture_source(load_data(tmp_path / "data").test)(0) is None
+    assert shown_picture(load_data(tmp_path / "data").test)(0) is None
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def photos(tmp_path):
 def test_files_of_a_folder(photos):
     assert imported_from(str(photos / "data")) == photos / "photos"
     split = load_data(photos / "data").test
-    picture = picture_source(split, photos / "photos")
+    picture = shown_picture(split, photos / "photos")
     assert decoded(picture(0)).size == (40, 30)
     (photos / "photos" / split.image_names[0]).write_bytes(b"broken")
-    assert picture_source(split, photos / "photos")(0) is None
+    assert shown_picture(split, photos / "photos")(0) is None
     (photos / "photos" / split.image_names[0]).unlink()
-    assert picture_source(split, photos / "photos")(0) is None
+    assert shown_picture(split, photos / "photos")(0) is None
 
 
 @pytest.mark.parametrize("name", ["../secret.jpg", "/etc/hostname", "no\0name", "x" * 5000])
@@ -67,7 +67,7 @@ def test_a_name_does_not_lead_out_of_the_folder(photos, name):
     )
     split = load_data(photos / "data").test
     assert split.image_names[0] == name
-    assert picture_source(split, photos / "photos")(0) is None
+    assert shown_picture(split, photos / "photos")(0) is None
 
 
 def test_where_pictures_were(photos, tmp_path):

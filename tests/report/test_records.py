@@ -1,7 +1,9 @@
 import json
+import math
 import re
 
 import pytest
+from run_cases import metrics
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.report.page import page
@@ -11,7 +13,7 @@ from selhn.report.records import as_typed, read_runs
 def test_what_a_folder_says(write_run):
     first, second = read_runs([write_run("a", "loss=hn", level=20), write_run("b", "loss.epsilon=0.03")])
     assert (first.name, second.name) == ("a", "b")
-    assert (first.epsilon, second.epsilon, first.found.plateau) == (0.01, 0.03, 0.2)
+    assert (first.found.epsilon, second.found.epsilon, first.found.plateau) == (0.01, 0.03, 0.2)
     assert first.settings["loss"] == "hn"
     assert second.settings["loss_settings.epsilon"] == "0.03"
     assert first.environment["command"] == '["selhn", "train"]'
@@ -70,6 +72,8 @@ def test_folders_that_hold_no_run_are_refused(write_run, tmp_path):
         ("config.yaml", "colour: red"),
         ("log.jsonl", '{"step": 1\n{"step": 2}\n'),
         ("log.jsonl", '{"step": 1, "loss": 1, "dev": {"i2t": 3}}\n'),
+        ("log.jsonl", json.dumps({"step": 1, "loss": 1, "epoch": "last", "dev": metrics(10.0)}) + "\n"),
+        ("log.jsonl", json.dumps({"step": 1, "loss": 1, "epoch": math.inf, "dev": metrics(10.0)}) + "\n"),
     ],
 )
 def test_a_damaged_file_is_named(write_run, file, content):

@@ -8,7 +8,7 @@ from selhn.base.errors import NotFound
 from selhn.data import load_data
 from selhn.report import retrievals as module
 from selhn.report.records import read_runs
-from selhn.report.retrievals import Examples, answers, choose, find_examples, places
+from selhn.report.retrievals import Examples, choose, find_examples, first_answers, places
 
 
 def test_places_count_from_one_and_ties_count_against():
@@ -34,12 +34,12 @@ def test_queries_are_spread_over_the_split():
 def test_answers_and_the_first_right_one():
     scores = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3])
     right = torch.tensor([False] * 5 + [True, True])
-    found = answers(scores, right)
+    found = first_answers(scores, right)
     assert [(one.row, one.place, one.right) for one in found][-2:] == [(4, 5, False), (5, 6, True)]
     assert len(found) == 6
-    near = answers(scores.flip(0), right)
+    near = first_answers(scores.flip(0), right)
     assert [one.right for one in near] == [True, True, False, False, False]
-    tied = answers(torch.zeros(3), torch.tensor([True, False, False]))
+    tied = first_answers(torch.zeros(3), torch.tensor([True, False, False]))
     assert [one.right for one in tied] == [False, False, True]
 
 

@@ -166,7 +166,7 @@ def test_a_process_is_lost_if_the_gpu_fails_in_a_recording(cause, tmp_path, monk
         raise SelhnError("the training step could not be recorded") from cause
 
     monkeypatch.setattr(run_processes, "run_config", fail)
-    outcome = run_processes.train_run(small_runs(tmp_path).config(FC, 0), tmp_path / "run", True)
+    outcome = run_processes.train_run(small_runs(tmp_path).config(FC, 0), tmp_path / "run", True, "")
     assert outcome == ("the training step could not be recorded", True, cause is not None)
 
 

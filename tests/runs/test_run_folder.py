@@ -163,6 +163,13 @@ def test_results_are_plain_json(tmp_path):
         RunFolder(tmp_path).results  # noqa: B018
 
 
+@pytest.mark.parametrize("epoch", ["Infinity", "NaN", "null", "[]"])
+def test_results_of_no_epoch_are_damaged(tmp_path, epoch):
+    (tmp_path / "results.json").write_text(f'{{"dev": {{}}, "test": {{}}, "best_epoch": {epoch}}}')
+    with pytest.raises(Damaged):
+        RunFolder(tmp_path).results  # noqa: B018
+
+
 def test_settings_may_be_changed_on_purpose(tmp_path):
     RunFolder(tmp_path).describe({"model": "rvse", "train": {"lr": 0.1}}, {})
     text = (tmp_path / "config.yaml").read_text().replace("0.1", "0.2")

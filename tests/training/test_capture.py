@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from selhn.base.errors import SelhnError
-from selhn.data import Pairs, Step, load_data
+from selhn.data import Pairs, PlannedStep, load_data
 from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import create_model
 from selhn.runs import read_log
@@ -26,7 +26,7 @@ def test_without_recording_every_step_is_computed_with_its_own_seed():
         return {"tokens": torch.tensor(num_tokens), "draw": torch.rand((), generator=generator)}
 
     stepper = Stepper(compute, generator, record=False)
-    first, second, again = (stepper(Step(pairs, 7, seed)) for seed in (1, 2, 1))
+    first, second, again = (stepper(PlannedStep(pairs, 7, seed)) for seed in (1, 2, 1))
     assert first.names == ("tokens", "draw")
     assert first.values[0] == 7
     assert torch.equal(first.values, again.values)
@@ -207,7 +207,7 @@ def test_a_step_that_cannot_be_recorded_is_named():
 
     with recording_stream(torch.device("cuda")):
         stepper = Stepper(looks_at_its_numbers, torch.Generator("cuda"), record=True)
-        step = Step(Pairs(torch.arange(3).cuda(), torch.arange(3).cuda()), 7, 0)
+        step = PlannedStep(Pairs(torch.arange(3).cuda(), torch.arange(3).cuda()), 7, 0)
         stepper(step)
         with pytest.raises(ValueError, match="could not be recorded .* capture=never"):
             stepper(step)
@@ -224,7 +224,7 @@ def test_a_recording_without_memory_is_not_blamed_on_the_loss(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "default_generators", [None])
     stepper = Stepper(lambda pairs, tokens: {"loss": torch.tensor(1.0)}, torch.Generator(), record=True)
-    step = Step(Pairs(torch.arange(3), torch.arange(3)), 7, 0)
+    step = PlannedStep(Pairs(torch.arange(3), torch.arange(3)), 7, 0)
     stepper(step)
     with pytest.raises(SelhnError, match="memory") as refused:
         stepper(step)

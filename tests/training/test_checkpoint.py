@@ -10,7 +10,7 @@ from selhn.base.errors import Damaged, Linked, SelhnError
 from selhn.diagnose import StallAlarm
 from selhn.runs import RunFolder
 from selhn.training.checkpoint import load_checkpoint, save_checkpoint
-from selhn.training.optim import adamw
+from selhn.training.optim import AdamW
 from selhn.training.protocols import Protocol
 from selhn.training.state import Position, RunState
 
@@ -23,7 +23,7 @@ def trained(seed=0, transposed=False, dim=8):
     if transposed:  # a weight that is not contiguous in memory
         linear = next(part for part in model.modules() if isinstance(part, torch.nn.Linear))
         linear.weight = torch.nn.Parameter(linear.weight.detach().T.contiguous().T)
-    optimizer = adamw([{"params": list(model.parameters())}], 0.1, 0.0, torch.device("cpu"))
+    optimizer = AdamW([{"params": list(model.parameters())}], 0.1, 0.0, torch.device("cpu"))
     for _ in range(3):
         take_step(model, optimizer)
     return model, optimizer

@@ -8,16 +8,17 @@ import torch
 from model_cases import make_model
 
 from selhn.base.errors import SelhnError
-from selhn.diagnose import parameter_norms
+from selhn.losses import TripletHN
 from selhn.training.config import TrainConfig
 from selhn.training.optim import (
-    adamw,
-    clipped_step,
+    AdamW,
     make_optimizer,
     parameter_groups,
     rate_factor,
     set_learning_rate,
 )
+from selhn.training.protocols import Protocol
+from selhn.training.step import make_batches, training_step
 
 
 def test_step_decay_is_a_function_of_the_step(tiny_model):
@@ -58,30 +59,31 @@ def test_every_trainable_weight_is_in_one_group(tiny_model):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_the_update_is_torchs_own(tiny_model, device, clip):
+def test_a_step_is_that_of_plain_torch(tiny_model, tiny_data, device, clip):
     """Two groups, one weight without a gradient, gradients clipped by torch before its own update."""
-    ends = []
+    config, on, ends = TrainConfig(batch_size=16, precision="float32", clip=clip), torch.device(device), []
     for own in (False, True):
-        torch.manual_seed(0)
-        model = tiny_model().to(device)
-        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        model = tiny_model().double().to(on).train()
+        model.unused = torch.nn.Parameter(torch.ones(3, dtype=torch.float64, device=on))
+        weights = list(model.parameters())
         groups = [{"params": weights[:2], "lr": 1e-3}, {"params": weights[2:], "weight_decay": 0.1}]
-        if own:
-            optimizer = adamw(groups, 1e-2, 0.01, torch.device(device))
-        else:
-            optimizer = torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.01)
-        for step in range(1, 4):
-            optimizer.zero_grad()
-            for index, weight in enumerate(weights[:-1]):
-                weight.grad = torch.full_like(weight, 0.01 * (index - 3) / step)
+        optimizer = AdamW(groups, 1e-2, 0.01, on) if own else torch.optim.AdamW(groups, 1e-2)
+        batches = make_batches(model, tiny_data, config, on)
+        batches.dtype = torch.float64
+        protocol = Protocol(model, TripletHN(reduction="sum"), tiny_data, batches, config)
+        for step, _ in zip(batches.steps(0), range(3)):
             if own:
-                clipped_step(optimizer, parameter_norms(weights), clip)
-            else:
-                if clip:
-                    assert torch.nn.utils.clip_grad_norm_(weights, clip) > clip
-                optimizer.step()
+                batches.generator.manual_seed(step.seed)
+                training_step(protocol, optimizer, step.pairs, step.num_tokens)
+                continue
+            batch = batches.assemble(step)
+            optimizer.zero_grad()
+            protocol.loss(model(batch).scores, image_ids=batch.image_ids).backward()
+            if clip:
+                assert torch.nn.utils.clip_grad_norm_(weights, clip) > clip
+            optimizer.step()
         ends.append(torch.cat([weight.detach().flatten() for weight in weights]))
-    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-8)
 
 
 def test_training_does_not_import_torchs_compiler():
@@ -124,4 +126,4 @@ def test_a_weight_with_gaps_in_memory_is_refused():
     """The fused update would change what is in the gaps, and not the last rows."""
     weight = torch.nn.Parameter(torch.zeros(4, 6)[:, :3])
     with pytest.raises(SelhnError):
-        adamw([{"params": [weight]}], 0.1, 0.0, torch.device("cpu"))
+        AdamW([{"params": [weight]}], 0.1, 0.0, torch.device("cpu"))

@@ -1,6 +1,5 @@
 import pytest
 
-from selhn.base.errors import NotFound
 from selhn.base.names import require_settings
 from selhn.losses import TAL, SigLIP, create_loss
 from selhn.models import MODELS, create_model
@@ -12,7 +11,6 @@ from selhn.training.recipes import (
     STRONG,
     SYSTEMS,
     describe_recipes,
-    find_data,
     get_recipe,
     list_recipes,
 )
@@ -133,14 +131,3 @@ def test_rvsepp_decays():
 def test_descriptions_name_the_papers_numbers():
     assert "Paper: 498.6" in describe_recipes()
     assert "scan_t2i_avg_selhn_DATA  SCAN t2i AVG with SelHN. Paper: 477.5." in describe_recipes()
-
-
-def test_find_data(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert find_data("world") == "world"
-    assert find_data("some/folder") == "some/folder"
-    with pytest.raises(NotFound, match="SELHN_DATA"):
-        find_data("f8k")
-    (tmp_path / "sets" / "f8k_pocket").mkdir(parents=True)
-    monkeypatch.setenv("SELHN_DATA", str(tmp_path / "sets"))
-    assert find_data("f8k") == str(tmp_path / "sets" / "f8k_pocket")

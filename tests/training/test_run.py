@@ -19,7 +19,6 @@ from selhn.training.run import (
     make_model,
     mean_and_deviation,
     open_run,
-    read_config,
     resume_run,
     run_config,
     run_seeds,
@@ -32,20 +31,20 @@ TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=
 def test_from_names_to_a_result_and_back(tmp_path, monkeypatch):
     config = override(RunConfig(), TINY)
     run = run_config(config, tmp_path / "run", quiet=True)
-    assert read_config(tmp_path / "run") == config
+    assert RunConfig.of_run(tmp_path / "run") == config
     model, data = open_run(tmp_path / "run")
     assert data.train.num_images == 100
     assert model.tokenize(["a red ball"])[0].shape[0] == 1
     assert resume_run(tmp_path / "run", quiet=True).test == run.test
     resume_run(tmp_path / "run", ["epochs=2"], quiet=True)
-    assert read_config(tmp_path / "run").train.epochs == 2, "the longer run is what the folder now holds"
+    assert RunConfig.of_run(tmp_path / "run").train.epochs == 2, "the longer run is what the folder now holds"
     with pytest.raises(SelhnError, match="lr was"):
         resume_run(tmp_path / "run", ["lr=0.1"], quiet=True)
-    assert read_config(tmp_path / "run").train.lr == 5e-4, "a refused resume changes nothing"
+    assert RunConfig.of_run(tmp_path / "run").train.lr == 5e-4, "a refused resume changes nothing"
     monkeypatch.setattr(run_module, "load_data", lambda *args, **settings: pytest.fail("data was read"))
     with pytest.raises(SelhnError, match="already"):
         run_config(override(config, ["model=vse_mlp"]), tmp_path / "run", quiet=True)
-    assert read_config(tmp_path / "run").model == "rvse", "a refused run changes nothing"
+    assert RunConfig.of_run(tmp_path / "run").model == "rvse", "a refused run changes nothing"
 
 
 def test_several_seeds(tmp_path):
@@ -126,7 +125,7 @@ def test_a_run_from_python_is_a_run_like_any_other(tmp_path, tiny_model, tiny_da
         epochs=1,
         quiet=True,
     )
-    config = read_config(tmp_path / "part")
+    config = RunConfig.of_run(tmp_path / "part")
     assert (config.model, config.loss, config.loss_settings["margin"]) == ("rvse", "hn", 0.1)
     assert resume_run(tmp_path / "part", ["epochs=2"], quiet=True).test == whole.test
     log = (tmp_path / "part" / "log.jsonl").read_text()
@@ -153,7 +152,7 @@ def test_a_run_of_version_0_2_0_is_read_and_not_continued(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(BEFORE / "run", run)
     assert diagnose(run).log.steps[-1] == 12
-    assert read_config(run).train.ema == 0.9
+    assert RunConfig.of_run(run).train.ema == 0.9
     model, data = open_run(run)
     results = RunFolder(run).results
     (_, metrics), *_ = measure_runs([run], data=None, split="test")
@@ -181,7 +180,7 @@ def test_a_run_starts_from_another(tmp_path, capsys):
     assert second.tokenizer.words == first.tokenizer.words
     for name, weight in first.state_dict().items():
         torch.testing.assert_close(second.state_dict()[name], weight, rtol=0, atol=1e-5)
-    assert read_config(tmp_path / "second") == config
+    assert RunConfig.of_run(tmp_path / "second") == config
     shutil.rmtree(tmp_path / "first")
     resume_run(tmp_path / "second", ["epochs=2"], quiet=True)  # it has its own weights
     with pytest.raises(SelhnError):

@@ -11,7 +11,7 @@ from selhn.models import MODELS, create_model
 from selhn.runs import read_log
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
-from selhn.training.optim import adamw
+from selhn.training.optim import AdamW
 from selhn.training.protocols import Protocol
 from selhn.training.protocols.two_pass import match_in_two_passes, pulled_pairs, require_two_pass
 from selhn.training.step import make_batches, training_step
@@ -189,7 +189,7 @@ def test_a_step_of_the_loop_is_the_same(tiny_model, tiny_data):
     for two_pass in (False, True):
         # In double precision: BFAN drops what is below the mean, and rounding may decide what that is.
         model = tiny_model("bfan_equal").double().train()
-        optimizer = adamw([{"params": list(model.parameters())}], 1e-4, 0.0, torch.device("cpu"))
+        optimizer = AdamW([{"params": list(model.parameters())}], 1e-4, 0.0, torch.device("cpu"))
         config = TrainConfig(batch_size=6, device="cpu", two_pass=two_pass)
         batches = make_batches(model, tiny_data, config, torch.device("cpu"))
         batches.dtype = torch.float64

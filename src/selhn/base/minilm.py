@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from selhn.base.errors import Damaged, MissingExtra, SelhnError, pip_install
-from selhn.base.files import cache_folder, new_folder, private_folder, writing
+from selhn.base.files import cache_folder, private_folder, writing
+from selhn.base.folders import new_folder
 from selhn.base.sealed import digest_file
 
 MINILM = "minilm"

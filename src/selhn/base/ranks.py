@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,24 +30,8 @@ FAILED = "selhn/failed"
 ResultT = TypeVar("ResultT")
 
 
-class Part(NamedTuple):
-    """The rows of a batch that this process computes, out of `total`."""
-
-    total: int
-    rows: slice
-
-    @classmethod
-    def of(cls, rows: Shaped[Tensor, "b *n"], part: "Part | None") -> "Part":
-        """The rows of this part; all rows if there is no part."""
-        return cls(len(rows), slice(None)) if part is None else part
-
-    def draw(self, random: Callable[..., Tensor], *shape: int, **settings: Any) -> Tensor:
-        """Random numbers for these rows, the same as if one process made the whole batch."""
-        return random((self.total, *shape), **settings)[self.rows]
-
-
 @dataclass(frozen=True)
-class Ranks:
+class Processes:
     """The processes of a group, seen from one of them."""
 
     own: int
@@ -55,7 +39,7 @@ class Ranks:
     group: dist.ProcessGroup | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, group: dist.ProcessGroup | None = None) -> "Ranks | None":
+    def of(cls, group: dist.ProcessGroup | None = None) -> "Processes | None":
         """The ranks of a group; None if this process is alone."""
         if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
             return None
@@ -133,7 +117,7 @@ class Ranks:
 class Shares:
     """A batch whose pairs are spread over several ranks, in rank order."""
 
-    ranks: Ranks
+    ranks: Processes
     sizes: list[int]
 
     @property
@@ -172,7 +156,7 @@ class _Total(torch.autograd.Function):
     """The sum over all ranks, which each rank uses in its own way."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, ranks: Ranks) -> Tensor:
+    def forward(ctx: Any, own: Tensor, ranks: Processes) -> Tensor:
         ctx.ranks = ranks
         return ranks.sum(own)
 
@@ -181,7 +165,7 @@ class _Total(torch.autograd.Function):
         return ctx.ranks.sum(gradients[0]), None
 
 
-def total(own: Shaped[Tensor, "*n"], ranks: Ranks) -> Shaped[Tensor, "*n"]:
+def total(own: Shaped[Tensor, "*n"], ranks: Processes) -> Shaped[Tensor, "*n"]:
     """The sum over all ranks with its gradient."""
     return _Total.apply(own, ranks)
 
@@ -213,14 +197,14 @@ def local_device(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def joined() -> Iterator[Ranks | None]:
+def joined() -> Iterator[Processes | None]:
     """Connect to the other processes that `torchrun` has started; None if there are none.
 
     A group that is already open is used and stays open. If processes fail, the first one says why and
     the others end in silence.
     """
     if launched() == 1 or dist.is_initialized():
-        yield Ranks.of()
+        yield Processes.of()
         return
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
@@ -233,7 +217,7 @@ def joined() -> Iterator[Ranks | None]:
         store=PrefixStore("selhn/group", store), rank=rank, world_size=number, timeout=TIMEOUT,
     )  # fmt: skip
     try:
-        yield Ranks.of()
+        yield Processes.of()
     except (SelhnError, OSError):
         if _is_first_to_fail(store):
             raise

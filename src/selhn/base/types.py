@@ -91,6 +91,11 @@ class Batch:
         return replace(self, **own, side={name: change(tensor) for name, tensor in self.side.items()})
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision widened, which changes no comparison; float32 and float64 unchanged."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 ALIGNED = 16
 """Kernels read embeddings whose width is a multiple of this."""
 

@@ -1,12 +1,9 @@
 """`selhn demo`: one model, two losses, then a search; with `--pictures`, a search of photographs."""
 
-import multiprocessing
 import os
 import shutil
 import sys
 from pathlib import Path
-
-import torch
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.cli.answers import SIDE, Tile, answer_tiles, contact_sheet, save_picture
@@ -18,10 +15,11 @@ from selhn.eval import Metrics
 from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.picture_folders import picture_id
+from selhn.reproduce.run_processes import outcomes
 from selhn.runs import RunFolder
 from selhn.search import Index
 from selhn.towers import open_towers
-from selhn.training import RunConfig, get_recipe, override, run_config
+from selhn.training import get_recipe, override
 
 LOSSES = {
     "T-HN": ("hn", "every anchor learns from its hardest negative"),
@@ -61,33 +59,18 @@ What to type next:
 
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
-    """Both runs at the same time, each on one core; their lines are printed as they come."""
+    """Both runs at the same time, each on one core, in place of those of an earlier demo."""
     small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}"]
     small += ["model.dim=128", "model.word_dim=128", "drop_regions=0", "corrupt_words=0"]
     small += ["decay_at=[]", "device=cpu"]
-    configs = {name: override(get_recipe(f"rvse_{loss}_world"), small) for name, (loss, _) in LOSSES.items()}
-    context = multiprocessing.get_context("spawn")
-    children = [context.Process(target=_train, args=(name, own, out / name)) for name, own in configs.items()]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-    if any(child.exitcode for child in children):
-        raise SelhnError("the training failed; its messages are above")
-
-
-def _train(name: str, config: RunConfig, folder: Path) -> None:
-    """One run, in its own process."""
-    torch.set_num_threads(1)
-    if (folder / "config.yaml").exists():  # from an earlier demo
-        shutil.rmtree(folder)
-    try:
-        run_config(config, folder, label=f"{name:6} ")
-    except (SelhnError, OSError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    tasks = {}
+    for name, (loss, _) in LOSSES.items():
+        if (out / name / "config.yaml").exists():
+            shutil.rmtree(out / name)
+        tasks[name] = override(get_recipe(f"rvse_{loss}_world"), small), out / name, False, f"{name:6} "
+    for name, outcome in outcomes(tasks, jobs=len(tasks), cores=1):
+        if outcome.failed:
+            raise SelhnError(f"the training with {name} failed: {outcome.said}")
 
 
 def _compare(out: Path) -> None:

@@ -11,6 +11,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS, Split
+from selhn.data.formats import DATASETS
 from selhn.data.splits import split_ids
 from selhn.export import towers_of
 from selhn.models.saved import BEST_FOLDER, CONFIG_FILE
@@ -23,7 +24,6 @@ from selhn.search.items import Kind, Order, by_date, date_of, split_items
 from selhn.search.shards import holds_embeddings, index_embeddings
 from selhn.towers import open_towers
 from selhn.training import open_run
-from selhn.training.recipes import DATASETS
 from selhn.training.run import open_data
 
 

@@ -52,42 +52,28 @@ def train(
 ) -> None:
     """Train a model with a recipe; key=value changes settings."""
     from selhn.base.ranks import joined
-
-    with joined() as ranks:  # with torchrun, the processes beside this one
-        said = _train(recipe, settings, out, resume, seeds, track, show)
-        if ranks is None or ranks.own == 0:
-            typer.echo(said)
-
-
-def _train(
-    recipe: str | None,
-    settings: list[str] | None,
-    out: Path | None,
-    resume: Path | None,
-    seeds: str,
-    track: str | None,
-    show: bool,
-) -> str:
     from selhn.training import describe_recipes, get_recipe, override, resume_run, run_config, run_seeds
     from selhn.training.recipes import DEFAULT_RECIPE
 
-    changes = [word for word in settings or [] if not word.startswith("seeds=")]
-    if resume is not None:  # the first word after the folder is a setting too
-        return f"test  {resume_run(resume, [*([recipe] if recipe else []), *changes], track=track).test}"
-    if show or recipe is None:
-        return describe_recipes()
-    named = [
-        *filter(None, [seeds]),
-        *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
-    ]
-    name = recipe
-    if "=" in recipe:  # not a recipe but the first setting; `data=` names the data of the run
-        recipe, changes, name = DEFAULT_RECIPE, [recipe, *changes], "strong"
-    config, out = override(get_recipe(recipe), changes), out or Path("runs") / name
-    if numbers := seed_numbers(",".join(named)):
-        return run_seeds(config, numbers, out, track)
-    run = run_config(config, out, track=track)
-    return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
+    words = [*([] if recipe is None else [recipe]), *(settings or [])]
+    changes = [word for word in words if not word.startswith("seeds=")]
+    with joined() as ranks:  # with torchrun, the processes beside this one
+        if resume is not None:
+            said = f"test  {resume_run(resume, words, track=track).test}"
+        elif show or recipe is None:
+            said = describe_recipes()
+        else:
+            name = changes.pop(0) if changes and "=" not in changes[0] else None
+            config = override(get_recipe(DEFAULT_RECIPE if name is None else name), changes)
+            out = out or Path("runs") / ("strong" if name is None else name)
+            named = [seeds, *(word.removeprefix("seeds=") for word in words if word.startswith("seeds="))]
+            if numbers := seed_numbers(",".join(filter(None, named))):
+                said = run_seeds(config, numbers, out, track)
+            else:
+                run = run_config(config, out, track=track)
+                said = f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
+        if ranks is None or ranks.own == 0:
+            typer.echo(said)
 
 
 def evaluate(
@@ -172,7 +158,7 @@ def report(
 
 def seed_numbers(seeds: str) -> list[int]:
     """The numbers in a list such as 0,1,2."""
-    if not all(seed.isdigit() and len(seed) < 19 for seed in seeds.split(",") if seed):
+    if not all(seed.isdecimal() and len(seed) < 19 for seed in seeds.split(",") if seed):
         raise SelhnError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
     return [int(seed) for seed in seeds.split(",") if seed]
 

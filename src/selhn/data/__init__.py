@@ -9,11 +9,11 @@ from selhn.data.formats.native import write_native
 from selhn.data.formats.pocket import PocketFeatures, Projection
 from selhn.data.formats.truth import Truth, read_truth
 from selhn.data.splits import COCO_FOLDS, Data, Split, make_resident, resident_bytes, with_noise
-from selhn.data.steps import Pairs, Step
+from selhn.data.steps import Pairs, PlannedStep
 
 __all__ = ["COCO_FOLDS", "FORMATS", "Augmentation", "Batches", "Data", "DenseFeatures", "Features"]
 __all__ += ["ImageByImage", "Pairs", "PocketFeatures", "Projection", "RaggedFeatures", "Report"]
-__all__ += ["SomeImages", "Split", "Step", "TextBlocks", "check", "image_blocks", "import_data"]
+__all__ += ["SomeImages", "Split", "PlannedStep", "TextBlocks", "check", "image_blocks", "import_data"]
 __all__ += [
     "Truth",
     "load_data",

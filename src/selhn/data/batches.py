@@ -4,21 +4,23 @@ Every random number comes from a generator seeded with (seed, epoch) or (seed, e
 which is resumed at any step sees exactly the batches it would have seen.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Part
+from selhn.base.ranks import Shares
 from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
-from selhn.data.steps import Pairs, Step, prefetched, seed_for
-from selhn.ops import WordChanges, change_words, side_by_side
+from selhn.data.steps import Pairs, PlannedStep, prefetched, seed_for
+from selhn.ops import side_by_side
+from selhn.ops.words import WordChanges, change_words
 from selhn.text import Tokenizer
 
 # Keeps the random streams of order and augmentation independent.
@@ -75,11 +77,24 @@ class EncodedTexts:
         return tokens, self.mask[:, :num_tokens].index_select(0, texts)
 
 
+def _drawn(
+    random: Callable[..., Tensor],
+    rows: Shaped[Tensor, "b n"],
+    shares: Shares | None,
+    generator: torch.Generator | None,
+) -> Shaped[Tensor, "b n"]:
+    """Random numbers in the shape of these rows: those that one process with the whole batch would draw for them."""
+    how = {"generator": generator, "device": rows.device}
+    if shares is None:
+        return random(rows.shape, **how)
+    return random((sum(shares.sizes), rows.shape[1]), **how)[shares.rows]
+
+
 def drop_regions(
-    mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator, part: Part | None = None
+    mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator, shares: Shares | None = None
 ) -> Bool[Tensor, "B M"]:
     """The mask with each region dropped with that probability; every image keeps at least one."""
-    draw = Part.of(mask, part).draw(torch.rand, mask.shape[1], generator=generator, device=mask.device)
+    draw = _drawn(torch.rand, mask, shares, generator)
     draw = draw.masked_fill(~mask, -1)
     # The region with the highest draw always stays: otherwise it would be dropped last.
     return mask & ((draw >= share) | (draw == draw.amax(1, keepdim=True)))
@@ -87,23 +102,20 @@ def drop_regions(
 
 def corrupt_words(
     tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"], tokenizer: Tokenizer, share: float = 0.2,
-    generator: torch.Generator | None = None, part: Part | None = None,
+    generator: torch.Generator | None = None, shares: Shares | None = None,
 ) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:  # fmt: skip
     """Change a share of the words as in VSE-infinity: half are masked, a tenth replaced, the rest deleted.
 
     The pieces of a word change together. Start and end always stay, unlike in the public BiGRU code, so that
     no text is ever empty. Shapes do not change: what follows a deleted word moves left.
     """
-    if not 0 <= share <= 1:
-        raise SelhnError(f"share must be between 0 and 1, got {share}")
     if tokenizer.mask_id is None:
         raise SelhnError(
             "this vocabulary has no <mask>: read it with Vocabulary.from_json(path, add_mask=True)"
         )
-    kinds, size = tokenizer.kinds.on(tokens.device), tokens.shape[1]
-    part, how = Part.of(tokens, part), {"generator": generator, "device": tokens.device}
-    draws = part.draw(torch.rand, size, **how)
-    chosen = part.draw(lambda shape, **how: torch.randint(len(kinds.ordinary), shape, **how), size, **how)
+    kinds = tokenizer.kinds.on(tokens.device)
+    draws = _drawn(torch.rand, tokens, shares, generator)
+    chosen = _drawn(partial(torch.randint, len(kinds.ordinary)), tokens, shares, generator)
     ids = kinds.special, kinds.inner, kinds.ordinary, tokenizer.mask_id, tokenizer.pad_id
     changes = WordChanges(*ids, masked=0.5 * share, replaced=0.6 * share, deleted=share)
     return change_words(tokens, mask, draws, chosen, changes)
@@ -122,7 +134,8 @@ class Batches:
         dtype: precision of the regions.
         token_step: round the number of tokens up to a multiple of this, for few different shapes.
         side: names of side inputs that batches carry; they are kept on the device.
-        part: the pairs of every batch made here, identical to those in whole batches; None for all.
+        shares: how the processes that train together divide a batch: only the pairs of this one are made, identical to
+            those in whole batches. None for all.
     """
 
     def __init__(
@@ -137,7 +150,7 @@ class Batches:
         token_step: int = 1,
         dtype: torch.dtype = torch.float32,
         side: Iterable[str] = (),
-        part: Part | None = None,
+        shares: Shares | None = None,
     ):
         if not 1 <= batch_size <= split.num_texts:
             raise SelhnError(
@@ -146,13 +159,9 @@ class Batches:
         if seed < 0:
             raise SelhnError(f"seed is {seed}: choose a whole number of at least 0")
         self.split, self.tokenizer = split, tokenizer
-        self.batch_size, self.augmentation, self.seed, self.token_step = (
-            batch_size,
-            augmentation,
-            seed,
-            token_step,
-        )
-        self.dtype, self.device, self.part = dtype, torch.device(device), part
+        self.batch_size, self.token_step = batch_size, token_step
+        self.augmentation, self.seed = augmentation, seed
+        self.dtype, self.device, self.shares = dtype, torch.device(device), shares
         self.side = {name: split.side[name].to(self.device) for name in side}
         if "dependencies" in self.side and augmentation is not None and augmentation.corrupt_words:
             raise SelhnError(
@@ -174,31 +183,33 @@ class Batches:
         generator = torch.Generator().manual_seed(seed_for(self.seed, ORDER, epoch))
         return torch.randperm(self.split.num_texts, generator=generator)
 
-    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+    def steps(self, epoch: int, start: int = 0) -> Iterator[PlannedStep]:
         """The steps of an epoch, from a given step on."""
         steps = self._steps(epoch, start)
         return steps if self.resident else prefetched(steps, self.device)
 
-    def _steps(self, epoch: int, start: int) -> Iterator[Step]:
+    def _steps(self, epoch: int, start: int) -> Iterator[PlannedStep]:
         order = self.order(epoch)
         images = self.image_of_text[order]
         order_there, images_there = order.to(self.device), images.to(self.device)
         longest = [int(lengths.max()) for lengths in self.texts.lengths[order].split(self.batch_size)]
         for step in range(start, len(self)):
             whole = range(step * self.batch_size, (step + 1) * self.batch_size)
-            own = whole if self.part is None else whole[self.part.rows]
+            own = whole if self.shares is None else whole[self.shares.rows]
             pairs = slice(own.start, own.stop)
             named = Pairs(order_there[pairs], images_there[pairs])
             if not self.resident or self.device.type == "cpu":
                 regions, mask = self.split.features.gather(images[pairs], dtype=None)
                 refuse_not_finite(self.split, images[pairs], regions)  # on a GPU it would delay every step
                 named = named._replace(regions=regions, region_mask=mask)
-            yield Step(named, self._num_tokens(longest[step]), seed_for(self.seed, AUGMENTATION, epoch, step))
+            yield PlannedStep(
+                named, self._num_tokens(longest[step]), seed_for(self.seed, AUGMENTATION, epoch, step)
+            )
 
     def _num_tokens(self, longest: int) -> int:
         return min(self.token_step * -(-longest // self.token_step), self.texts.tokens.shape[1])
 
-    def assemble(self, step: Step) -> Batch:
+    def assemble(self, step: PlannedStep) -> Batch:
         """The batch of a step, augmented with the random numbers of its seed."""
         self.generator.manual_seed(step.seed)
         return self.assemble_seeded(step.pairs, step.num_tokens)
@@ -218,13 +229,13 @@ class Batches:
                 found = self.split.features.gather(pairs.images, dtype=None)
                 regions, mask = (tensor.to(self.device) for tensor in found)
             if change is not None and change.drop_regions:
-                mask = drop_regions(mask, change.drop_regions, self.generator, self.part)
+                mask = drop_regions(mask, change.drop_regions, self.generator, self.shares)
             return regions.to(self.dtype), mask
 
         def texts() -> tuple[Tensor, Tensor]:
             tokens, mask = self.texts.take(pairs.texts, num_tokens)
             if change is not None and change.corrupt_words:
-                how = change.corrupt_words, self.generator, self.part
+                how = change.corrupt_words, self.generator, self.shares
                 tokens, mask = corrupt_words(tokens, mask, self.tokenizer, *how)
             return tokens, mask
 

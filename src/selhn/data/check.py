@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from selhn.base.untrusted import some
-from selhn.data.features import blocks
 from selhn.data.formats import find_format, read_splits
 from selhn.data.formats.data_report import Report
 from selhn.data.splits import MOST, Split
@@ -89,12 +88,11 @@ def _scan_features(split: Split, report: Report) -> None:
     """Read all features once, to find values that are not finite or huge, and images that are all zero."""
     features = split.features
     infinite, zero = [], []
-    for block in blocks(features.num_images, 4 * features.num_regions * features.width):
-        regions, mask = features.gather(torch.arange(block.start, block.stop))
+    for rows, (regions, mask) in features.in_blocks():
         # The largest magnitude shows both: NaN and infinity survive the maximum, and only zeros give zero.
         peak = regions.masked_fill(~mask[..., None], 0).abs().flatten(1).amax(1)
-        infinite += (block.start + (~(peak <= MOST)).nonzero().flatten()).tolist()
-        zero += (block.start + (peak == 0).nonzero().flatten()).tolist()
+        infinite += rows[~(peak <= MOST)].tolist()
+        zero += rows[peak == 0].tolist()
     report.problems += [
         f"{features.where(images[0])}: {what} (image {images[0]}, {split.image_names[images[0]]}; {len(images)} "
         f"such {'image' if len(images) == 1 else 'images'} in {split.name}): "

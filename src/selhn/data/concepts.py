@@ -98,7 +98,8 @@ def write_concepts(
     In the data set's own folder, the labels of its training texts are written too (`train_concepts.npy`); a
     model finds the concepts of other texts by their words.
     """
-    data, folder = load_data(source), precomp_folder(Path(source))
+    data = load_data(source)
+    folder = precomp_folder(Path(str(data.source)))
     graph = build_graph(data.train.captions, number)
     if out is None and not folder.is_dir():
         raise SelhnError(f"{source} is not a folder: name an output folder, selhn data concepts {source} OUT")

@@ -46,6 +46,12 @@ class Features(ABC):
         regions, mask = self.read(rows)
         return (regions if dtype is None else regions.to(dtype)), mask
 
+    def in_blocks(self) -> Iterator[tuple[Int[Tensor, " B"], Regions]]:
+        """All images in their order, as many at a time as need `BLOCK_BYTES`: their rows, features and mask."""
+        for block in blocks(self.num_images, 4 * self.num_regions * self.width):
+            rows = torch.arange(block.start, block.stop)
+            yield rows, self.gather(rows)
+
     def to(self, device: torch.device | str) -> "Features":
         """The features on a device, to gather there; features that are read on demand stay where they are."""
         return self

@@ -1,6 +1,5 @@
 """A data set in memory: images with features, texts, and which text belongs to which image."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from torch import Tensor
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_type
 from selhn.base.types import FeaturePrecision, to_int8
-from selhn.data.features import DenseFeatures, Features, SomeImages, blocks
+from selhn.data.features import DenseFeatures, Features, SomeImages
 from selhn.data.side_inputs import Given, SideInputs
 from selhn.data.steps import seed_for
 
@@ -171,11 +170,13 @@ class Data:
     """The settings that `load_data` was given."""
 
     def __repr__(self) -> str:
-        counts = (
-            f"{one.name} {one.num_images:,} images, {one.num_texts:,} texts"
-            for one in (self.train, self.dev, self.test)
-        )
+        counts = (f"{one.name} {one.num_images:,} images, {one.num_texts:,} texts" for one in self.splits)
         return f"Data({self.name!r}: {'; '.join(counts)}; features {self.feature_dim} wide)"
+
+    @property
+    def splits(self) -> tuple[Split, Split, Split]:
+        """Train, dev and test."""
+        return self.train, self.dev, self.test
 
     @property
     def feature_dim(self) -> int:
@@ -187,7 +188,7 @@ class Data:
             raise SelhnError("a whole data set is not a list of images: give a part of it, such as data.test")
         if name not in SPLITS:
             raise NotFound(f"there is no split {name!r}: take train, dev or test")
-        return {"train": self.train, "dev": self.dev, "test": self.test}[name]
+        return getattr(self, name)
 
 
 def require_split(split: object) -> None:
@@ -242,12 +243,11 @@ def make_resident(split: Split, device: torch.device, precision: FeaturePrecisio
     store = torch.empty(features.shape, dtype=getattr(torch, precision), device=device)
     mask = torch.empty(features.shape[:2], dtype=torch.bool, device=device)
     scale = torch.empty(features.shape[:2], device=device) if precision == "int8" else None
-    for block in blocks(features.num_images, 4 * math.prod(features.shape[1:])):
-        rows = torch.arange(block.start, block.stop)
-        regions, mask[block] = (tensor.to(device) for tensor in features.gather(rows))
-        refuse_not_finite(
-            split, rows, regions, min(MOST, torch.finfo(store.dtype).max) if scale is None else MOST
-        )
+    most = min(MOST, torch.finfo(store.dtype).max) if scale is None else MOST
+    for rows, found in features.in_blocks():
+        block = slice(int(rows[0]), int(rows[-1]) + 1)
+        regions, mask[block] = (tensor.to(device) for tensor in found)
+        refuse_not_finite(split, rows, regions, most)
         if scale is not None:
             store[block], scale[block] = to_int8(regions)
         else:

@@ -29,7 +29,7 @@ class Pairs(NamedTuple):
         return Pairs._make(None if tensor is None else change(tensor) for tensor in self)
 
 
-class Step(NamedTuple):
+class PlannedStep(NamedTuple):
     """Everything a batch is made from."""
 
     pairs: Pairs
@@ -54,7 +54,7 @@ def copying_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
-def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
+def prefetched(steps: Iterator[PlannedStep], device: torch.device) -> Iterator[PlannedStep]:
     """The same steps with their inputs on the device: gathered in a thread, copied on a separate stream."""
     if device.type != "cuda":
         yield from (step._replace(pairs=step.pairs.each(lambda tensor: tensor.to(device))) for step in steps)
@@ -65,7 +65,7 @@ def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
         # From pinned memory the copy runs in parallel with everything else.
         return tensor if tensor.is_cuda else tensor.pin_memory().to(device, non_blocking=True)
 
-    def sent(step: Step) -> tuple[Step, torch.Event]:
+    def sent(step: PlannedStep) -> tuple[PlannedStep, torch.Event]:
         with torch.cuda.stream(stream):
             return step._replace(pairs=step.pairs.each(send)), stream.record_event()
 

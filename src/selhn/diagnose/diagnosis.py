@@ -8,7 +8,7 @@ from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import refuse_links
 from selhn.diagnose.formats import read_foreign
 from selhn.diagnose.logs import Log
-from selhn.diagnose.stall import Plateau, StallAlarm, make_alarm, plateaus
+from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, plateaus
 from selhn.diagnose.verdict import Verdict, judge
 from selhn.losses import create_loss
 from selhn.runs import OWN, RunFolder
@@ -22,7 +22,7 @@ class Diagnosis(NamedTuple):
     plateau: float | None
     """The value of the loss when all scores are equal, if known."""
     epsilon: float
-    """The delta_s below which scores count as equal."""
+    """The delta_s above which an anchor counts as separated, such as SelHN's epsilon."""
 
 
 def diagnose(
@@ -86,4 +86,4 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
         ways = [Plateau(value, f"{value:.4g} per anchor")]
     epsilon, patience = alarm.epsilon, alarm.patience
     verdict = judge(log, ways, epsilon=epsilon, patience=patience, mines=loss.mines, remedy=alarm.remedy)
-    return Diagnosis(verdict, log, ways[0].value if ways else None, epsilon)
+    return Diagnosis(verdict, log, ways[0].value if ways else None, epsilon_of(loss))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from selhn.diagnose.held_out import HeldOut
-from selhn.diagnose.logs import Column, Log
+from selhn.diagnose.logs import Column, Log, smoothed
 from selhn.diagnose.stall import PATIENCE, WINS, Plateau, StallAlarm, size_of
 
 ENOUGH_ROWS = 8
@@ -206,7 +206,7 @@ def told_gradients(log: Log) -> tuple[str, ...]:
     norms = {name: (first, last) for name, (first, last) in norms.items() if first > 0 and last > 0}
     if not norms:
         return ()
-    name = max(norms, key=lambda one: abs(math.log(norms[one][1] / norms[one][0])))
+    name = max(norms, key=lambda one: abs(math.log(norms[one][1]) - math.log(norms[one][0])))
     # transformers logs one norm, of the whole model.
     of = "" if name == "grad_norm" else f" of {name.removeprefix('grad_')}"
     return (from_to(f"gradient norm{of}", *norms[name]),)
@@ -222,9 +222,3 @@ def ends(column: Column) -> tuple[float, float]:
     there = column[np.isfinite(column)]
     size = max(1, len(there) // 10)
     return (float(there[:size].mean()), float(there[-size:].mean())) if len(there) else (float("nan"),) * 2
-
-
-def smoothed(column: Column) -> Column:
-    """The mean over the last twentieth of the log, at every row."""
-    size = max(1, len(column) // 20)
-    return np.convolve(np.pad(column, (size - 1, 0), mode="edge"), np.ones(size) / size, mode="valid")

@@ -133,14 +133,17 @@ def _json_rows(file: io.TextIOWrapper, source: str) -> Iterator[Row]:
 
     `trainer_state.json` of Hugging Face has the list in `log_history`.
     """
+    is_first = True
     for number, text in enumerate(file, 1):
         _check_size(source, len(text), LONGEST_DOCUMENT)
+        if not text.strip():
+            continue
         try:
-            parsed = json.loads(text) if text.strip() else None
+            parsed = json.loads(text)
         except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
-            if number > 1 and not text.endswith("\n"):
+            if not is_first and not text.endswith("\n"):
                 return
-            document = text + file.read(LONGEST_DOCUMENT) if number == 1 else ""
+            document = text + file.read(LONGEST_DOCUMENT) if is_first else ""
             _check_size(source, len(document), LONGEST_DOCUMENT)
             try:
                 parsed = json.loads(document)
@@ -149,6 +152,7 @@ def _json_rows(file: io.TextIOWrapper, source: str) -> Iterator[Row]:
             if parsed is None:
                 what = "is not JSON: give lines of objects, or a list of them, or a .csv"
                 raise Damaged(f"{source}, line {number} {what}") from None
+        is_first = False
         if isinstance(parsed, dict) and isinstance(parsed.get("log_history"), list):
             parsed = parsed["log_history"]
         yield from (

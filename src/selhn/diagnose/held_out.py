@@ -7,6 +7,7 @@ import numpy as np
 
 from selhn.diagnose.logs import Column, Log
 from selhn.eval import Metrics
+from selhn.eval.metrics import DEFAULT_KS
 
 ENOUGH_IMAGES = 50
 """With fewer dev images, RSUM may be high by chance."""
@@ -28,9 +29,8 @@ class Chance(NamedTuple):
 
     @classmethod
     def of(cls, images: float, texts: float) -> "Chance":
-        ks = (1, 5, 10)
-        found = [min(k / images, 1.0) for k in ks]
-        found += [1 - max(1 - k / texts, 0.0) ** (texts / images) for k in ks]
+        found = [min(k / images, 1.0) for k in DEFAULT_KS]
+        found += [1 - max(1 - k / texts, 0.0) ** (texts / images) for k in DEFAULT_KS]
         errors = sum((p * (1 - p) / images) ** 0.5 for p in found)
         return cls(100 * sum(found), 100 * errors / 2**0.5)
 

@@ -34,7 +34,7 @@ SCORES = ("delta_s", "s_p", "s_n", "spread")
 EPOCH = ("epoch", "epochs")
 DEV_RSUM = ("dev_rsum", "rsum", "val_rsum", "valid_rsum", "test_rsum", "r_sum")
 DEV_LOSS = ("dev_loss", "val_loss", "valid_loss", "validation_loss", "loss_val", "eval_loss", "test_loss")
-HELD_OUT = re.compile("val|dev|test|eval")
+HELD_OUT = re.compile("(?<![a-z])(?:val|dev|test|eval)")
 STEPS_A_ROW = 100
 """Steps that a row stands for in a log without steps: such logs have few rows for many steps."""
 
@@ -58,18 +58,14 @@ class Log:
     """Step and loss of every evaluation, if the log has it."""
     unfit: Mapping[str, Column] = field(default_factory=dict)
     """Steps at which a number of the scores is given that is not a finite number."""
-    counts_steps: bool = True
-    """Whether the log says at which step a row was written."""
+    clock: Clock = "step"
+    """What the log counts: "row" if it does not say at which step a row was written."""
     steps_a_row: int = 1
-    """Steps that a row stands for, if it does not."""
+    """Steps that a row then stands for."""
 
     @property
     def loss(self) -> Column:
         return self.columns["loss"]
-
-    @property
-    def clock(self) -> Clock:
-        return "step" if self.counts_steps else "row"
 
     def place(self, step: float) -> int:
         """A number of `steps` as the log counts it."""
@@ -101,11 +97,11 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     """A log from its rows; nested names are joined by a dot, and what is not a number is left out."""
     table = _Table(rows, source)
     loss = table.loss_name(column)
-    at, clock, steps_a_row = table.clock()
+    at, counter, steps_a_row = table.clock()
     trained = table.has(loss)
-    with_loss = {name for row in table.rows if loss in row for name in row} - {clock, "loss"} | {loss}
-    columns = {name: table.column(name)[trained] for name in table.names if name in with_loss}
-    evaluated = [name for name in table.names if name not in {*with_loss, clock, "loss"}]
+    with_loss = {name for row in table.rows if loss in row for name in row} - {counter, "loss"} | {loss}
+    shown = {"loss" if name == loss else name: name for name in table.names if name in with_loss}
+    evaluated = [name for name in table.names if name not in {*with_loss, counter, "loss"}]
 
     def pairs(wanted: Sequence[str]) -> list[tuple[float, float]]:
         values = table.column(table.find(wanted))
@@ -115,13 +111,13 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     return Log(
         source,
         at[trained],
-        {"loss" if name == loss else name: column for name, column in columns.items()},
+        {ours: table.column(name)[trained] for ours, name in shown.items()},
         {name.removeprefix("probe."): table.column(name)[table.has(name)] for name in evaluated},
         loss,
         pairs(DEV_RSUM),
         pairs(DEV_LOSS),
-        {name: at[table.has(name) & ~np.isfinite(table.column(name))] for name in SCORES if name in columns},
-        steps_a_row is None,
+        {name: at[table.has(name) & ~np.isfinite(table.column(name))] for name in SCORES if name in shown},
+        "step" if steps_a_row is None else "row",
         steps_a_row or 1,
     )
 
@@ -184,6 +180,21 @@ class _Table:
                 f"{self.source} has no column that is clearly the training loss (it has {listed}): {what}"
             )
         return found
+
+
+def running_means(column: Column, size: int) -> Column:
+    """The mean of every `size` neighbouring values."""
+    return np.convolve(column, np.ones(size), mode="valid") / size
+
+
+def smoothed(column: Column) -> Column:
+    """The mean over the last twentieth of the log, at every row; one without a finite number repeats the row before."""
+    finite = np.isfinite(column)
+    if not finite.any():
+        return column
+    held = column[np.maximum.accumulate(np.where(finite, np.arange(len(column)), finite.argmax()))]
+    size = max(1, len(column) // 20)
+    return running_means(np.pad(held, (size - 1, 0), mode="edge"), size)
 
 
 def _numbers(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, float]]:

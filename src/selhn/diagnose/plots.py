@@ -1,6 +1,5 @@
 """Figures from run logs, and of the attention of one pair; nothing here trains."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from torch import Tensor
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.files import write_whole
 from selhn.base.types import Attention
-from selhn.diagnose.logs import Log
-from selhn.diagnose.verdict import Verdict
+from selhn.diagnose.logs import Log, smoothed
+from selhn.diagnose.verdict import MANY_ROWS, Verdict
 
 COLOURS = ("#c2410c", "#0369a1", "#4d7c0f", "#7e22ce", "#b45309", "#0f766e")
 """T-HN first, SelHN second, as in all our pictures."""
@@ -38,12 +37,12 @@ def training_figure(
             line = {"color": colour, "linewidth": width, "label": "" if seed else name}
             steps = [row for row in rows if "loss_per_anchor" in row]
             at = [row["step"] for row in steps]
-            left.plot(at, smooth([row["loss_per_anchor"] for row in steps]), **line)
-            middle.plot(at, smooth([row["delta_s"] for row in steps]), **line)
+            for axis, key in ((left, "loss_per_anchor"), (middle, "delta_s")):
+                axis.plot(at, smoothed(np.array([row[key] for row in steps])), **line)
             measured = [(row["step"], row["dev"]["rsum"]) for row in rows if "dev" in row]
             right.plot(*zip(*measured), marker="o", markersize=3, **line)
-    reference(left, margin, f"margin {margin:g}", (0, 4))
-    reference(middle, epsilon, f"epsilon {epsilon:g}", (0, 4))
+    draw_level(left, margin, f"margin {margin:g}", (0, 4))
+    draw_level(middle, epsilon, f"epsilon {epsilon:g}", (0, 4))
     middle.set_yscale("log")
     left.set(title="loss per anchor", xlabel="training step", ylim=(0, None))
     middle.set(title="delta_s: hardest negative against positive", xlabel="training step")
@@ -59,25 +58,25 @@ def verdict_figure(
 
     Everything after the step from which the verdict holds is shaded.
     """
+    log = log.thinned(MANY_ROWS)
     has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", epsilon, "epsilon")]
     shown = [one for one in has if one[0] in log.columns]
     many = len(shown) + bool(log.dev)
     figure, grid = pyplot().subplots(1, many, figsize=(4.2 * many, 3.6), layout="constrained", squeeze=False)
     axes, rows = list(grid[0]), log.steps / log.steps_a_row
-    keep = min(0.9, max(0.0, 1 - 20 / len(rows)))  # a mean over so few rows would lag behind
     for axis, (name, title, level, word) in zip(axes, shown):
         axis.plot(rows, log.columns[name], color=COLOURS[1], linewidth=0.6, alpha=0.4)
-        axis.plot(rows, smooth(log.columns[name].tolist(), keep), color=COLOURS[1], linewidth=1.8)
+        axis.plot(rows, smoothed(log.columns[name]), color=COLOURS[1], linewidth=1.8)
         axis.set(title=title)
         if level is not None:
-            reference(axis, level, f"{word} {level:.4g}", (0, -12))
+            draw_level(axis, level, f"{word} {level:.4g}", (0, -12))
             axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
     if log.dev:
         points = zip(*((log.place(step), rsum) for step, rsum in log.dev))
         axes[-1].plot(*points, marker="o", markersize=3, color=COLOURS[2], linewidth=1.8)
         axes[-1].set(title="RSUM on dev", ylim=(0, None))
     for axis in axes:
-        axis.set(xlabel="training step" if log.counts_steps else "row")
+        axis.set(xlabel="training step" if log.clock == "step" else "row")
         axis.xaxis.get_major_locator().set_params(integer=True)
         if verdict.since is not None:
             axis.axvspan(verdict.since, rows[-1], color=COLOURS[0], alpha=0.08, linewidth=0)
@@ -179,22 +178,13 @@ def _draw_word(
     )
 
 
-def reference(
+def draw_level(
     axis: Any, level: float, words: str, shift: tuple[int, int], x: float = 0.98, **look: Any
 ) -> None:
     """A dashed line at a level, and its name, moved by some points from the line's end at `x`."""
     axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     look = {"ha": "right", "color": "#444", "textcoords": "offset points", **look}
     axis.annotate(words, (x, level), shift, xycoords=("axes fraction", "data"), **look)
-
-
-def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
-    """An exponential running mean, started at the first value; values that are not finite are skipped."""
-    smoothed, mean = [], next((value for value in values if math.isfinite(value)), math.nan)
-    for value in values:
-        mean = keep * mean + (1 - keep) * value if math.isfinite(value) else mean
-        smoothed.append(mean)
-    return smoothed
 
 
 def pyplot() -> Any:

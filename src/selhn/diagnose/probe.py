@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from selhn.base.device import device_of
-from selhn.base.errors import SelhnError
-from selhn.base.types import Products
+from selhn.base.types import Products, at_least_float32
 from selhn.data import Split
 from selhn.eval.encoded import side_rows
 from selhn.losses import AnchorStatistics
@@ -39,7 +38,7 @@ def probe_scores(
     if anchors is None:
         wide = scores
         if isinstance(scores, Tensor):
-            wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            wide = at_least_float32(scores)
         anchors = anchor_statistics(wide, image_ids, ("hardest",))
     has_negative = (anchors.num_negatives > 0).expand_as(anchors["hardest"])
     count = has_negative.sum().clamp(min=1)
@@ -60,16 +59,14 @@ def _spread(scores: Float[Tensor, "*K B B"] | Products) -> Float[Tensor, ""]:
     that of T' @ v plus the mean of (V' @ T'.T)^2, which is <V'.T @ V', T'.T @ T'> / B^2.
     """
     if not isinstance(scores, Products):
-        return scores.to(torch.promote_types(scores.dtype, torch.float32)).std(correction=0)
+        return at_least_float32(scores).std(correction=0)
     ranks, batch = None if scores.shares is None else scores.shares.ranks, len(scores)
 
     def mean(sums: Tensor) -> Tensor:
         return (sums if ranks is None else ranks.sum(sums)) / batch
 
     with torch.autocast(scores.images.device.type, enabled=False):
-        both = [
-            emb.to(torch.promote_types(emb.dtype, torch.float32)) for emb in (scores.images, scores.texts)
-        ]
+        both = [at_least_float32(emb) for emb in (scores.images, scores.texts)]
         centre = [mean(emb.sum(0)) for emb in both]
         apart = [emb - middle for emb, middle in zip(both, centre)]
         products = [mean(emb.T @ emb) for emb in apart]
@@ -191,8 +188,6 @@ def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
 
     Nothing is drawn at random and the model does not change, so a run is the same with and without it.
     """
-    if model.tokenizer is None:
-        raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
     first = dict(reversed([*zip(split.image_of_text.tolist(), range(split.num_texts))]))
     chosen, device = sorted(first)[:pairs], device_of(model)
     regions, region_mask = (part.to(device) for part in split.features.gather(torch.tensor(chosen)))

@@ -15,10 +15,9 @@ from selhn.diagnose.facts import (
     Still,
     ends,
     from_to,
-    smoothed,
     told_gradients,
 )
-from selhn.diagnose.logs import Log
+from selhn.diagnose.logs import Log, running_means, smoothed
 from selhn.diagnose.stall import REMEDY
 
 Kind = Literal["healthy", "stalled", "collapsing", "diverging", "chance", "overfitting", "unclear"]
@@ -186,7 +185,7 @@ def _overfitting(facts: Facts) -> Finding | None:
     # known, the best three in a row.
     counted = bool(log.dev) and facts.dev.chance is not None
     size = max(3 if counted and len(values) >= MANY_EVALUATIONS else 1, len(values) // 10)
-    means = np.convolve(sign * values, np.ones(size) / size, mode="valid")
+    means = running_means(sign * values, size)
     first = int(means.argmax())
     best, later = first + int((sign * values[first : first + size]).argmax()), values[first + size :]
     at_best = facts.smooth[int((log.steps <= steps[best]).sum()) - 1]
@@ -215,7 +214,7 @@ def _rising(facts: Facts) -> Finding | None:
     if facts.gaps is not None or log.dev:
         return None
     size = max(2, len(log.loss) // 10)
-    means = np.convolve(log.loss, np.ones(size) / size, mode="valid")
+    means = running_means(log.loss, size)
     lowest = int(means.argmin())
     # How far two such means differ if rows are only noise around a smooth curve.
     noise = 1.5 * np.median(np.abs(np.diff(log.loss, 2))) / (3 * size) ** 0.5

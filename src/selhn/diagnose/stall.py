@@ -186,24 +186,20 @@ def plateaus(
         raise SelhnError(f"margin must be above 0, got {margin}")
     if batch is not None and batch < 2:
         raise SelhnError(f"batch must be at least 2, got {batch}: it is the number of pairs in a step")
-    margin = margin or MARGIN
-    if reduction != "sum":
-        yield Plateau(margin, f"the margin, {margin:g} per anchor")
-        yield Plateau(2 * margin, f"2 x margin, {margin:g} for each direction")
-    if reduction != "mean":
-        sizes = (batch,) if batch else BATCHES
-        for anchors in dict.fromkeys(directions * size for directions in (2, 1) for size in sizes):
-            words = f"{anchors} x margin, {margin:g} per anchor, summed over {anchors} anchors"
-            if not batch:
-                words += f" (a batch of {anchors // 2}, or one direction of {anchors})"
-            yield Plateau(anchors * margin, words, guessed=batch is None)
-    if not batch:
-        return
-    chance, words = math.log(batch), f"log {batch}, InfoNCE with all texts equally likely"
-    if reduction != "sum":
-        yield Plateau(chance, words, remedy=InfoNCE.remedy)
-        yield Plateau(2 * chance, f"2 x {words}, both directions", remedy=InfoNCE.remedy)
-    if reduction != "mean":
-        for anchors in (2 * batch, batch):
-            summed = f"{anchors} x {words}, summed over {anchors} anchors"
-            yield Plateau(anchors * chance, summed, remedy=InfoNCE.remedy)
+    margin, sizes = margin or MARGIN, (batch,) if batch else BATCHES
+    levels: list[tuple[float, str, str, str | None]] = [
+        (margin, "the ", f"margin, {margin:g} per anchor", None)
+    ]
+    if batch:
+        words = f"log {batch}, InfoNCE with all texts equally likely"
+        levels.append((math.log(batch), "", words, InfoNCE.remedy))
+    for value, article, words, remedy in levels:
+        if reduction != "sum":
+            yield Plateau(value, f"{article}{words}", remedy=remedy)
+            yield Plateau(2 * value, f"2 x {words}, both directions", remedy=remedy)
+        if reduction != "mean":
+            for anchors in dict.fromkeys(directions * size for directions in (2, 1) for size in sizes):
+                summed = f"{anchors} x {words}, summed over {anchors} anchors"
+                if not batch:
+                    summed += f" (a batch of {anchors // 2}, or one direction of {anchors})"
+                yield Plateau(anchors * value, summed, batch is None, remedy)

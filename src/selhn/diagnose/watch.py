@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError, warn
 from selhn.base.names import require_type
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Processes
 from selhn.base.types import Products
 from selhn.diagnose.logs import from_rows
 from selhn.diagnose.probe import (
@@ -31,7 +31,7 @@ from selhn.losses.checks import ImageIds, as_image_ids, check_square
 Numbers = dict[str, Float[Tensor, ""]]
 
 
-def _one_number(loss: object) -> Tensor:
+def _loss_value(loss: object) -> Tensor:
     """The loss of a step, as a tensor without axes."""
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss.detach().reshape(())
@@ -115,7 +115,7 @@ class Watch:
     ) -> Row | None:
         check_square(scores)
         self.step += 1
-        ranks = Ranks.of()
+        ranks = Processes.of()
         if (self.step - 1) % self.every or (ranks is not None and ranks.own):
             return None
         batch, device = scores.shape[-1], scores.device
@@ -123,7 +123,7 @@ class Watch:
             return None
         own = as_image_ids(image_ids, batch)
         ids = None if own is None else own.to(device)
-        numbers: Numbers = {} if loss is None else {"loss": _one_number(loss).to(device)}
+        numbers: Numbers = {} if loss is None else {"loss": _loss_value(loss).to(device)}
         known = None
         if self.loss is not None:
             # Computed on these pairs alone: a loss across processes has more pairs, and another plateau.

@@ -9,7 +9,7 @@ from selhn.eval.encoded import (
     require_width,
     score_split,
 )
-from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
+from selhn.eval.metrics import DirectionMetrics, Metrics, QueryRanks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
 from selhn.eval.rerank import PairScorer, rerank_split
 from selhn.eval.significance import Comparison, Intervals, paired_bootstrap, recall_intervals
@@ -21,7 +21,7 @@ __all__ = [
     "Intervals",
     "Metrics",
     "PairScorer",
-    "Ranks",
+    "QueryRanks",
     "encode_split",
     "ensemble",
     "evaluate",

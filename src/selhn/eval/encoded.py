@@ -19,7 +19,7 @@ from selhn.data import Split, TextBlocks, Truth, image_blocks
 from selhn.data.splits import require_folds, require_split
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
-from selhn.eval.stored import StoredScores, for_scores, identity_of
+from selhn.eval.stored import StoredScores, for_scores, identity_of_scores
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import taken_side
 from selhn.ops import Fragments
@@ -59,10 +59,9 @@ def measure_split(
 ) -> Metrics:
     """Recall of the scores of a split, as `evaluate` measures those of a model."""
     if truth is not None:
-        both = (
+        of_images, of_texts = (
             recall(scores, relevance=pairs, extended=extended) for pairs in (truth.of_images, truth.of_texts)
         )
-        of_images, of_texts = both
         return Metrics(of_images.i2t, of_texts.t2i)
     folds = folds_of(split, folds)
     if folds > 1:
@@ -101,7 +100,7 @@ def score_split(
     with ExitStack() as held:
         if path is not None:
             kind = "rank_scores" if for_ranking else "scores"
-            identity = identity_of(model, split, blocks.texts, kind)
+            identity = identity_of_scores(model, split, blocks.texts, kind)
             held.enter_context(for_scores(path))
             result = StoredScores(path, identity, shape, block, blocks.order)
             if result.complete:
@@ -112,8 +111,7 @@ def score_split(
         shown = Progress(sum(words), sum(words[: result.done]), quiet=quiet)
         with in_eval_mode(model):
             images = _encode_images(model, split, block, byte_budget)
-            for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
-                encoded = model.encode_texts(tokens, mask, **side_rows(model, "texts", split, texts[at]))
+            for at, encoded in enumerate(text_encodings(model, split, blocks, result.done), result.done):
                 result.write(texts[at], score(images, encoded))
                 shown.step(f"words against {split.num_images:,} images", words[at])
         shown.clear()
@@ -163,9 +161,10 @@ def image_encodings(model: AbstractMatcher, split: Split, block: int = 512) -> I
         yield model.encode_images(regions, mask, **side_rows(model, "images", split, some))
 
 
-def text_encodings(model: AbstractMatcher, split: Split, blocks: TextBlocks) -> Iterator[Any]:
-    """All texts encoded, in the order of the blocks."""
-    for some, (tokens, mask) in zip(blocks.order.split(blocks.block_size), blocks, strict=True):
+def text_encodings(model: AbstractMatcher, split: Split, blocks: TextBlocks, done: int = 0) -> Iterator[Any]:
+    """All texts encoded, in the order of the blocks, of which some may be `done`."""
+    every = zip(blocks.order.split(blocks.block_size), blocks, strict=True)
+    for some, (tokens, mask) in islice(every, done, None):
         yield model.encode_texts(tokens, mask, **side_rows(model, "texts", split, some))
 
 

@@ -20,13 +20,13 @@ from torch import Tensor
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_kind
 from selhn.base.untrusted import parse_json
-from selhn.eval.scoring import DEFAULT_BYTE_BUDGET, Array, Indices, Matching, precision_queries, rank_queries
+from selhn.eval.scoring import DEFAULT_BYTE_BUDGET, AllPairs, Array, Indices, precision_queries, rank_queries
 
 DEFAULT_KS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
-class Ranks:
+class QueryRanks:
     """0-based rank of the best relevant item of each image and each text (on the CPU); -1 if none."""
 
     i2t: Int[Tensor, " I"]
@@ -150,7 +150,7 @@ def recall(
             nothing; "optimistic" ranks it behind.
         extended: adds R-Precision and mAP@R.
     """
-    return measure(Matching.from_matrix(scores, image_of_text, relevance), ks, ties, extended)
+    return measure(AllPairs.from_matrix(scores, image_of_text, relevance), ks, ties, extended)
 
 
 def recall_from_embeddings(
@@ -165,8 +165,8 @@ def recall_from_embeddings(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
 ) -> Metrics:
     """`recall(image_emb @ text_emb.T, ...)` from embeddings (I, d) and (T, d) without the (I, T) matrix."""
-    matching = Matching.from_embeddings(image_emb, text_emb, image_of_text, relevance)
-    return measure(matching, ks, ties, extended, byte_budget)
+    scored = AllPairs.from_embeddings(image_emb, text_emb, image_of_text, relevance)
+    return measure(scored, ks, ties, extended, byte_budget)
 
 
 def ranks(
@@ -175,26 +175,26 @@ def ranks(
     *,
     relevance: Array | None = None,
     ties: str = "pessimistic",
-) -> Ranks:
+) -> QueryRanks:
     """The rank of every query under `recall`: the number of wrong items that beat its best relevant one."""
-    matching = Matching.from_matrix(scores, image_of_text, relevance)
-    i2t, _ = _rank_direction(matching, "i2t", ties)
-    t2i, _ = _rank_direction(matching, "t2i", ties)
-    return Ranks(i2t, t2i)
+    scored = AllPairs.from_matrix(scores, image_of_text, relevance)
+    i2t, _ = _rank_direction(scored, "i2t", ties)
+    t2i, _ = _rank_direction(scored, "t2i", ties)
+    return QueryRanks(i2t, t2i)
 
 
 def measure(
-    matching: Matching, ks: Sequence[int], ties: str, extended: bool, byte_budget: int = DEFAULT_BYTE_BUDGET
+    scored: AllPairs, ks: Sequence[int], ties: str, extended: bool, byte_budget: int = DEFAULT_BYTE_BUDGET
 ) -> Metrics:
     """Both directions, for any source of scores."""
     check_ks(ks)
-    i2t = _summarise(*_rank_direction(matching, "i2t", ties, extended, byte_budget), ks)
-    t2i = _summarise(*_rank_direction(matching, "t2i", ties, extended, byte_budget), ks)
+    i2t = _summarise(*_rank_direction(scored, "i2t", ties, extended, byte_budget), ks)
+    t2i = _summarise(*_rank_direction(scored, "t2i", ties, extended, byte_budget), ks)
     return Metrics(i2t, t2i)
 
 
 def _rank_direction(
-    matching: Matching,
+    scored: AllPairs,
     direction: Literal["i2t", "t2i"],
     ties: str,
     extended: bool = False,
@@ -202,11 +202,11 @@ def _rank_direction(
 ) -> tuple[Int[Tensor, " Q"], Float[Tensor, "Q 2"] | None]:
     """Rank of each query and, if requested, its R-Precision and mAP@R."""
     require_kind("ties", ties, Literal["pessimistic", "optimistic"])
-    num_queries = matching.num_images if direction == "i2t" else matching.num_texts
+    num_queries = scored.num_images if direction == "i2t" else scored.num_texts
     # Filled in place: small results kept between large temporaries would scatter the memory of the allocator.
     rank = torch.empty(num_queries, dtype=torch.int64)
     precision = torch.empty(num_queries, 2, dtype=torch.float64) if extended else None
-    for queries, tile in matching.tiles(direction, byte_budget):
+    for queries, tile in scored.tiles(direction, byte_budget):
         rank[queries] = rank_queries(tile, ties).cpu()
         if precision is not None:
             precision[queries] = precision_queries(tile, ties).cpu()

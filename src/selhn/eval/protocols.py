@@ -10,7 +10,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data.splits import COCO_FOLDS, require_folds
 from selhn.eval.metrics import DEFAULT_KS, Metrics, recall
-from selhn.eval.scoring import Array, Indices, checked_image_of_text, checked_scores
+from selhn.eval.scoring import Array, Indices, checked_image_of_text, score_matrix
 
 
 def folds(
@@ -26,15 +26,15 @@ def folds(
 
     COCO 1K is `Metrics.mean(folds(scores_of_the_5000_images, image_of_text))`.
     """
-    parts = in_blocks(scores, image_of_text, folds)
+    parts = cut_folds(scores, image_of_text, folds)
     return [recall(part, owner, ks=ks, ties=ties, extended=extended) for part, owner in parts]
 
 
-def in_blocks(
+def cut_folds(
     scores: Array, image_of_text: Indices, folds: int
 ) -> Iterator[tuple[Float[Tensor, "F S"], Int[Tensor, " S"]]]:
     """The scores of each fold, and the image of each of its texts, counted within the fold."""
-    matrix = checked_scores(scores)
+    matrix = score_matrix(scores)
     num_images, num_texts = matrix.shape
     owner = checked_image_of_text(image_of_text, num_images, num_texts).to(matrix.device)
     require_folds(num_images, folds)
@@ -53,7 +53,7 @@ def ensemble(*score_matrices: Array, weights: Sequence[float] | None = None) -> 
     """The (weighted) average of score matrices (I, T) of several models over the same images and texts."""
     if not score_matrices:
         raise SelhnError("there is nothing to average: give at least one score matrix")
-    matrices = [checked_scores(scores, f"score matrix {n}") for n, scores in enumerate(score_matrices)]
+    matrices = [score_matrix(scores, f"score matrix {n}") for n, scores in enumerate(score_matrices)]
     for n, matrix in enumerate(matrices):
         if matrix.shape != matrices[0].shape or matrix.device != matrices[0].device:
             raise SelhnError(

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.types import at_least_float32
 
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 Indices: TypeAlias = Array | Sequence[int]
@@ -34,7 +35,7 @@ class QueryTile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Matching:
+class AllPairs:
     """Scores as a function of (slice of images, slice of texts), and the P true pairs of image and text."""
 
     num_images: int
@@ -44,8 +45,8 @@ class Matching:
     text: Int[Tensor, " P"]
 
     @classmethod
-    def from_matrix(cls, scores: Array, image_of_text: Indices | None, relevance: Array | None) -> "Matching":
-        matrix = checked_scores(scores)
+    def from_matrix(cls, scores: Array, image_of_text: Indices | None, relevance: Array | None) -> "AllPairs":
+        matrix = score_matrix(scores)
         num_images, num_texts = matrix.shape
         image, text = true_pairs(num_images, num_texts, image_of_text, relevance)
 
@@ -57,7 +58,7 @@ class Matching:
     @classmethod
     def from_embeddings(
         cls, image_emb: Array, text_emb: Array, image_of_text: Indices | None, relevance: Array | None
-    ) -> "Matching":
+    ) -> "AllPairs":
         """Products of embeddings (I, d) and (T, d), computed tile by tile."""
         all_images = checked_embeddings(image_emb, "image_emb")
         all_texts = checked_embeddings(text_emb, "text_emb")
@@ -166,12 +167,7 @@ def as_tensor(array: Indices) -> Tensor:
     return torch.from_numpy(np.require(array, requirements=["W"]))
 
 
-def at_least_float32(scores: Tensor) -> Tensor:
-    """Half precision widened, which changes no comparison; float32 and float64 unchanged."""
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
-
-
-def checked_scores(scores: Array, name: str = "scores") -> Float[Tensor, "I T"]:
+def score_matrix(scores: Array, name: str = "scores") -> Float[Tensor, "I T"]:
     """The matrix as a tensor, or an error that says what is wrong with it."""
     matrix = as_tensor(scores)
     if matrix.ndim != 2 or matrix.numel() == 0:

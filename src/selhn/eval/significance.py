@@ -10,8 +10,8 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.eval.metrics import DEFAULT_KS, check_ks, ranks
-from selhn.eval.protocols import in_blocks
-from selhn.eval.scoring import Array, Indices, checked_image_of_text, checked_scores
+from selhn.eval.protocols import cut_folds
+from selhn.eval.scoring import Array, Indices, checked_image_of_text, score_matrix
 
 SAMPLES_AT_ONCE = 256
 BOUNDS = torch.tensor([0.025, 0.975], dtype=torch.float64)
@@ -52,27 +52,22 @@ def paired_bootstrap(
     of the gallery.
     """
     check_ks(ks)
-    if num_samples < 1:
-        raise SelhnError(f"num_samples is {num_samples}: draw at least one, 2000 for a stable interval")
-    shape_a, shape_b = checked_scores(scores_a, "scores_a").shape, checked_scores(scores_b, "scores_b").shape
+    shape_a, shape_b = score_matrix(scores_a, "scores_a").shape, score_matrix(scores_b, "scores_b").shape
     if shape_a != shape_b:
         raise SelhnError(
             f"scores_a has shape {tuple(shape_a)} and scores_b {tuple(shape_b)}: "
             "score the same images and texts with both systems"
         )
     owner = checked_image_of_text(image_of_text, *shape_a).cpu()
-    gain_i2t, gain_t2i = gains(scores_a, scores_b, image_of_text, ks, ties)
-    num_texts = owner.bincount(minlength=shape_a[0])
-    per_image = torch.stack([gain_i2t, owner.bincount(gain_t2i, shape_a[0]), num_texts], 1)
-    per_image = per_image[num_texts > 0]
-
-    num_images = len(per_image)
-    differences = rsum_difference(drawn_totals(per_image, num_samples, seed), num_images)
+    hits_a, hits_b = (hits(scores, owner, ks, ties) for scores in (scores_a, scores_b))
+    # How many more of the `ks` b finds each query at: one number, so that gains and losses cancel exactly.
+    i2t, t2i = ((b - a).sum(1, keepdim=True) for a, b in zip(hits_a, hits_b))
+    difference, *drawn = drawn_means(i2t, t2i, owner, num_samples, seed).sum(1).tolist()
+    differences = torch.tensor(drawn, dtype=torch.float64)
     low, high = differences.quantile(BOUNDS).tolist()
     # The observed data count as one more sample: p is never 0, which no finite number of samples can show.
     tail = 1 + min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     p_value = min(1.0, 2 * tail / (1 + num_samples))
-    difference = float(rsum_difference(per_image.sum(0, keepdim=True), num_images))
     return Comparison(difference, low, high, p_value, num_samples)
 
 
@@ -109,8 +104,8 @@ def recall_intervals(
     """
     check_ks(ks)
     drawn = [
-        _drawn_recalls(part, owner, num_samples, seed + number, ks, ties)
-        for number, (part, owner) in enumerate(in_blocks(scores, image_of_text, folds))
+        drawn_means(*hits(part, owner, ks, ties), owner.cpu(), num_samples, seed + number)[1:]
+        for number, (part, owner) in enumerate(cut_folds(scores, image_of_text, folds))
     ]
     recalls = torch.stack(drawn).mean(0)
     low, high = torch.cat([recalls, recalls.sum(1, keepdim=True)], 1).quantile(BOUNDS, dim=0).tolist()
@@ -118,50 +113,39 @@ def recall_intervals(
     return Intervals(dict(zip(ks, both)), dict(zip(ks, both[len(ks) :])), both[-1])
 
 
-def _drawn_recalls(
-    scores: Float[Tensor, "I T"],
+def hits(
+    scores: Array, image_of_text: Indices, ks: Sequence[int], ties: str
+) -> tuple[Float[Tensor, "I k"], Float[Tensor, "T k"]]:
+    """1 where an image, or a text, as a query is found at k."""
+    found = ranks(scores, image_of_text, ties=ties)
+    i2t, t2i = (
+        ((rank[:, None] >= 0) & (rank[:, None] < torch.tensor(list(ks)))).double()
+        for rank in (found.i2t, found.t2i)
+    )
+    return i2t, t2i
+
+
+def drawn_means(
+    of_images: Float[Tensor, "I n"],
+    of_texts: Float[Tensor, "T n"],
     owner: Int[Tensor, " T"],
     num_samples: int,
     seed: int,
-    ks: Sequence[int],
-    ties: str,
-) -> Float[Tensor, "S twice_k"]:
-    """The recalls of every sample: image to text at each of `ks`, then text to image."""
-    found, owner = ranks(scores, owner, ties=ties), owner.cpu()
-    of_images, of_texts = hits(found.i2t, ks), hits(found.t2i, ks)
-    num_texts = owner.bincount(minlength=len(scores)).double()
+) -> Float[Tensor, "samples twice_n"]:
+    """Means over queries, times 100: of numbers of the images, then of the texts.
+
+    The first row is that of the queries themselves. Each other row is a sample of as many images, drawn with
+    replacement, each with its texts. Images without texts are no queries.
+    """
+    if num_samples < 1:
+        raise SelhnError(f"num_samples is {num_samples}: draw at least one, 2000 for a stable interval")
+    num_texts = owner.bincount(minlength=len(of_images)).double()
     summed = torch.zeros_like(of_images).index_add(0, owner, of_texts)
-    queries = num_texts > 0
-    per_image = torch.cat([of_images, summed, num_texts[:, None]], 1)[queries]
-    totals = drawn_totals(per_image, num_samples, seed)
-    of_images, of_texts, num_texts = totals.split([len(ks), len(ks), 1], 1)
-    return 100 * torch.cat([of_images / len(per_image), of_texts / num_texts], 1)
-
-
-def hits(rank: Int[Tensor, " Q"], ks: Sequence[int]) -> Float[Tensor, "Q k"]:
-    """1 where a query is found at k."""
-    return ((rank[:, None] >= 0) & (rank[:, None] < torch.tensor(list(ks)))).double()
-
-
-def drawn_totals(per_image: Float[Tensor, "I n"], num_samples: int, seed: int) -> Float[Tensor, "S n"]:
-    """Sums over as many images as there are, drawn with replacement, for each sample."""
+    per_image = torch.cat([of_images, summed, num_texts[:, None]], 1)[num_texts > 0]
     rng, num_images = np.random.default_rng(seed), len(per_image)
     evenly = np.full(num_images, 1 / num_images)
     sizes = [min(SAMPLES_AT_ONCE, num_samples - first) for first in range(0, num_samples, SAMPLES_AT_ONCE)]
     times = (torch.from_numpy(rng.multinomial(num_images, evenly, size=size)).double() for size in sizes)
-    return torch.cat([one @ per_image for one in times])
-
-
-def gains(
-    scores_a: Array, scores_b: Array, image_of_text: Indices, ks: Sequence[int], ties: str
-) -> tuple[Float[Tensor, " I"], Float[Tensor, " T"]]:
-    """For each image and each text as a query: at how many more of the `ks` b finds it than a does."""
-    found_a, found_b = ranks(scores_a, image_of_text, ties=ties), ranks(scores_b, image_of_text, ties=ties)
-    i2t, t2i = hits(found_b.i2t, ks) - hits(found_a.i2t, ks), hits(found_b.t2i, ks) - hits(found_a.t2i, ks)
-    return i2t.sum(1), t2i.sum(1)
-
-
-def rsum_difference(totals: Float[Tensor, "S 3"], num_images: int) -> Float[Tensor, " S"]:
-    """RSUM of b minus a from sums over drawn images of (image gain, text gain, number of texts)."""
-    gain_i2t, gain_t2i, num_texts = totals.unbind(1)
-    return 100 * (gain_i2t / num_images + gain_t2i / num_texts)
+    totals = torch.cat([per_image.sum(0, keepdim=True), *(one @ per_image for one in times)])
+    images, texts, num_texts = totals.split([of_images.shape[1], of_texts.shape[1], 1], 1)
+    return 100 * torch.cat([images / num_images, texts / num_texts], 1)

@@ -169,7 +169,9 @@ def for_scores(folder: str | Path) -> AbstractContextManager[object]:
     return nullcontext() if (folder / MATRIX_FILE).exists() else writing(folder)
 
 
-def identity_of(model: AbstractMatcher, split: Split, texts: EncodedTexts, kind: str) -> dict[str, str]:
+def identity_of_scores(
+    model: AbstractMatcher, split: Split, texts: EncodedTexts, kind: str
+) -> dict[str, str]:
     """What scores depend on, as text and digests; `texts` are as the tokenizer reads them."""
     images = (tensor for block in image_blocks(split) for tensor in block)
     return {

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import SelhnError
-from selhn.base.files import new_folder
+from selhn.base.folders import new_folder
 from selhn.data import Split
 from selhn.data.splits import split_ids
 from selhn.eval import encode_split

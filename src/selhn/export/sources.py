@@ -4,10 +4,11 @@ from pathlib import Path
 
 import torch
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import SelhnError
 from selhn.base.names import NAMED_TOWERS
 from selhn.base.untrusted import read_json
 from selhn.data import Projection
+from selhn.data.formats import find_format
 from selhn.data.formats.pocket import read_projection
 from selhn.export.towers import export_towers
 from selhn.models import AbstractMatcher, load_model
@@ -20,7 +21,6 @@ from selhn.runs import RunFolder
 from selhn.towers import Description, open_towers
 from selhn.towers.description import DESCRIPTION_FILE
 from selhn.towers.ready import READY
-from selhn.training.recipes import find_data
 
 NO_EXTRACTOR = "none"
 
@@ -64,8 +64,8 @@ def extractor_of_data(model: AbstractMatcher, run: Path, data: str | None = None
         return f"pixels_{grid * patch}_{patch}"
     named = data or (RunFolder(run).config or {}).get("data")
     try:
-        folder = Path(find_data(str(named)))
-    except NotFound:
+        folder, _ = find_format(str(named))
+    except SelhnError:
         return None
     found = read_json(folder / REPORT_FILE, optional=True).get("extractor")
     if isinstance(found, str) and len(found) < 1000:

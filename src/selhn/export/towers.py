@@ -20,7 +20,7 @@ from torch import Tensor
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
-from selhn.base.files import new_folder
+from selhn.base.folders import new_folder
 from selhn.base.sealed import digest_file
 from selhn.base.version import __version__
 from selhn.eval.stored import digest_of

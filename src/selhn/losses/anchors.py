@@ -1,7 +1,7 @@
 """The statistics of a batch in whichever form its scores come: the one place that chooses how they are computed.
 
 A matrix on a CPU and embeddings anywhere go through blocks of rows (`rows.py`); embeddings that the kernels for
-Hopper GPUs can read, through these (`row_statistics.py`); a small matrix, and one on a GPU or in a compiled
+Hopper GPUs can read, through these (`row_statistics.py`); small batches, and a matrix on a GPU or in a compiled
 program, through plain torch, which the recorded step or the compiler makes fast. Processes that train together
 compare their own images with all texts, and their own texts with all images.
 """
@@ -12,11 +12,21 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from selhn.base.types import Products
-from selhn.losses.row_statistics import plain_statistics, row_statistics
-from selhn.losses.rows import Asked, Plan
-from selhn.losses.statistics import STATISTICS, AnchorStatistics, Needs, label_images, with_constants
+from selhn.losses.checks import can_look
+from selhn.losses.row_statistics import row_statistics
+from selhn.losses.rows import Plan
+from selhn.losses.statistics import (
+    STATISTICS,
+    AnchorStatistics,
+    Asked,
+    Needs,
+    Values,
+    label_images,
+    plain_statistics,
+    with_constants,
+)
 
-FEW = 2**13
+FEW = 2**16
 """So few scores take no longer in plain torch."""
 
 
@@ -30,10 +40,12 @@ def anchor_statistics(
 
     `mask_same_image` is whether other pairs of an anchor's image are left out of its candidates.
     """
-    of_pairs = "positive_mean" in needs
+    asked = with_constants(needs)
+    of_pairs = asked.pop("positive_mean", None) is not None
     labels, num_negatives = label_images(image_ids, scores.shape[-1], scores.device)
-    asked = tuple(one for one in with_constants(needs).items() if one[0] != "positive_mean")
     masked = labels if mask_same_image else None
+    if isinstance(scores, Products) and scores.shares is None and can_look(scores.images):
+        scores = _matrix(scores) if scores.shape.numel() <= FEW else scores
     mean = None
     if isinstance(scores, Products):
         dtype = scores.images.dtype
@@ -41,91 +53,81 @@ def anchor_statistics(
             # Near collapse the gradients of several statistics, or of several processes, nearly cancel: they are
             # added before they are rounded.
             scores = scores.to(torch.promote_types(dtype, torch.float32))
-        positive, values = _of_products(scores, asked, masked, dtype)
+        if scores.shares is None:
+            positive, values = _both_sides(asked, masked, scores.images, scores.texts, dtype=dtype)
+        else:
+            positive, values = _of_all_ranks(asked, masked, scores, dtype)
         if of_pairs:
             mean = _positive_mean_of_products(scores, labels, num_negatives)
     else:
-        positive, values = _of_matrix(scores, asked, masked)
+        if in_plain_torch(scores):
+            positive, values = plain_statistics(scores, asked, (masked, masked))
+        else:
+            positive, values = _both_sides(asked, masked, scores)
         if of_pairs:
-            mean = _positive_mean(scores, positive, labels, num_negatives)
-    found = {name: value for (name, _), value in zip(asked, values)}
-    found |= {} if mean is None else {"positive_mean": mean}
+            mean = _positive_mean(scores, labels, num_negatives)
+    found = values if mean is None else values | {"positive_mean": mean}
     return AnchorStatistics(positive.unsqueeze(-2), num_negatives, found)
 
 
-def _of_matrix(
-    scores: Float[Tensor, "*K B B"], asked: Asked, labels: Int[Tensor, " B"] | None
-) -> tuple[Float[Tensor, "*K B"], list[Float[Tensor, "*K 2 B"]]]:
-    """Positives and statistics; of several matrices one after the other."""
-    if in_plain_torch(scores):
-        positive, values = plain_statistics(scores, asked, (labels, labels))
-        return positive, [torch.stack(both, dim=-2) for both in values]
-    if scores.ndim == 2:
-        return _both_sides(asked, labels, scores)
-    each = [_both_sides(asked, labels, matrix) for matrix in scores.flatten(0, -3)]
-    leading = scores.shape[:-2]
-    positive = torch.stack([one for one, _ in each]).unflatten(0, leading)
-    return positive, [torch.stack(one).unflatten(0, leading) for one in zip(*(values for _, values in each))]
+def _matrix(products: Products) -> Float[Tensor, "B B"]:
+    """The scores; half precision is multiplied exactly."""
+    wide = products.to(torch.promote_types(products.images.dtype, torch.float32))
+    with torch.autocast(products.device.type, enabled=False):
+        return wide.images @ wide.texts.mT
 
 
 def in_plain_torch(scores: Tensor) -> bool:
-    """Whether a matrix is left to autograd: a small one, on a GPU, in a compiled program, and under `torch.func`."""
-    if scores.device.type != "cpu" or torch.compiler.is_compiling() or scores.shape[-1] ** 2 <= FEW:
+    """Whether a matrix is left to autograd.
+
+    So are small or several ones, on a GPU, in a compiled program, and under `torch.func`.
+    """
+    if scores.ndim > 2 or scores.numel() <= FEW or not can_look(scores):
         return True
     return torch._C._are_functorch_transforms_active()
 
 
-def _of_products(
-    products: Products, asked: Asked, labels: Int[Tensor, " B"] | None, dtype: torch.dtype
-) -> tuple[Float[Tensor, " B"], list[Float[Tensor, "2 B"]]]:
-    """Positives and statistics of embeddings, multiplied as `dtype`; of all processes if there are several."""
-    images, texts, shares = products.images, products.texts, products.shares
-    if shares is None:
-        return _both_sides(asked, labels, images, texts, dtype=dtype)
-    own, sides = shares.rows, []
-    plan = Plan(asked, both=False, first=own.start, dtype=dtype)
-    for anchors, others in ((images, texts), (texts, images)):
+def _of_all_ranks(
+    asked: Asked, labels: Int[Tensor, " B"] | None, products: Products, dtype: torch.dtype
+) -> tuple[Float[Tensor, " B"], Values]:
+    """Positives and statistics of the embeddings of all processes, multiplied as `dtype`."""
+    shares, sides = products.shares, []
+    assert shares is not None
+    plan = Plan(asked, both=False, first=shares.rows.start, dtype=dtype)
+    for anchors, others in ((products.images, products.texts), (products.texts, products.images)):
         every = shares.gathered(others, same=False)
-        mine = None if labels is None else labels[own]
-        sides.append(row_statistics(plan, mine, labels, anchors, every))
+        own = None if labels is None else labels[shares.rows]
+        sides.append(row_statistics(plan, (own, labels), anchors, every))
     # The loss is the same on all ranks, from the statistics of all anchors.
-    (positive, *of_images), (_, *of_texts) = sides
-    rows = torch.cat([positive[None], *of_images, *of_texts])
+    (positive, of_images), (_, of_texts) = sides
+    rows = torch.cat([positive[None], *of_images.values(), *of_texts.values()])
     positive, *values = shares.gathered(rows.mT, same=True).unbind(1)
-    return positive, [torch.stack(both) for both in zip(values[: len(asked)], values[len(asked) :])]
+    both = zip(values[: len(asked)], values[len(asked) :])
+    return positive, dict(zip(asked, map(torch.stack, both)))
 
 
 def _both_sides(
     asked: Asked, labels: Int[Tensor, " B"] | None, *factors: Tensor, dtype: torch.dtype | None = None
-) -> tuple[Float[Tensor, " B"], list[Float[Tensor, "2 B"]]]:
+) -> tuple[Float[Tensor, " B"], Values]:
     """Positives and statistics of images and of texts: in one pass, but for reductions of whole rows."""
-    at_once = tuple(one for one in asked if not callable(STATISTICS[one[0]].reduction))
-    apart = tuple(one for one in asked if one not in at_once)
-    found: dict[str, Tensor] = {}
-    positive = None
-    if at_once or not apart:
-        plan = Plan(at_once, both=True, dtype=dtype)
-        positive, *values = row_statistics(plan, labels, labels, *factors)
-        found.update(zip([name for name, _ in at_once], values))
+    apart = {name: of for name, of in asked.items() if callable(STATISTICS[name].reduction)}
+    at_once = {name: of for name, of in asked.items() if name not in apart}
+    positive, found = row_statistics(Plan(at_once, both=True, dtype=dtype), (labels, labels), *factors)
     if apart:
         plan = Plan(apart, both=False, dtype=dtype)
         turned = factors[::-1] if len(factors) == 2 else (factors[0].mT,)
-        positive, *of_images = row_statistics(plan, labels, labels, *factors)
-        _, *of_texts = row_statistics(plan, labels, labels, *turned)
-        found.update((name, torch.cat(both)) for (name, _), *both in zip(apart, of_images, of_texts))
-    assert positive is not None
-    return positive, [found[name] for name, _ in asked]
+        _, of_images = row_statistics(plan, (labels, labels), *factors)
+        _, of_texts = row_statistics(plan, (labels, labels), *turned)
+        found |= {name: torch.cat([of_images[name], of_texts[name]]) for name in apart}
+    return positive, found
 
 
 def _positive_mean(
-    scores: Float[Tensor, "*K B B"],
-    positive: Float[Tensor, "*K B"],
-    labels: Int[Tensor, " B"] | None,
-    num_negatives: Int[Tensor, " B"],
+    scores: Float[Tensor, "*K B B"], labels: Int[Tensor, " B"] | None, num_negatives: Int[Tensor, " B"]
 ) -> Float[Tensor, "*K 2 B"]:
     """The mean score over all pairs of an anchor's image."""
     if labels is None:
-        return torch.stack([positive, positive], dim=-2)
+        labels = torch.arange(len(num_negatives), device=scores.device)
     positives = scores.masked_fill(labels[:, None] != labels, 0.0)
     sums = torch.stack([positives.sum(dim=-1), positives.sum(dim=-2)], dim=-2)
     return sums / (len(labels) - num_negatives)

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from selhn.base.errors import SelhnError, warn
 from selhn.base.names import plain
-from selhn.base.types import Products
+from selhn.base.types import Products, at_least_float32
 
 Scores: TypeAlias = Float[Tensor, "*K B B"]
 """`scores[image, text]` of B pairs, positives on the diagonal; leading axes are further matrices of them."""
@@ -165,7 +165,7 @@ def checked_scores(scores: Tensor | Products) -> Tensor | Products:
     check_square(scores)
     check_finite("scores", scores)
     # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+    return at_least_float32(scores)
 
 
 def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Ranks, Shares
+from selhn.base.ranks import Processes, Shares
 from selhn.base.types import Products
 from selhn.losses.base import AbstractLoss, known
 from selhn.losses.checks import ImageIds, as_image_ids
@@ -27,7 +27,7 @@ class AcrossRanks(nn.Module):
         `image_ids` must mean the same on all ranks: captions of one image that are on two ranks are not
         negatives of each other either. All ranks give them, or none.
         """
-        ranks = Ranks.of(self.group)
+        ranks = Processes.of(self.group)
         if ranks is None:
             return self.loss.from_embeddings(image_emb, text_emb, image_ids)
         own, device = as_image_ids(image_ids, len(image_emb)), image_emb.device

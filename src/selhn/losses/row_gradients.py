@@ -11,19 +11,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.losses.rows import SMALL, SMALLEST, Found, Labels, Plan, negatives_of, parts, softmax_of_all
+from selhn.losses.rows import SMALLEST, Found, Plan, negatives_of, parts, softmax_of_all
 from selhn.losses.score_blocks import Blocks, Part
-from selhn.losses.statistics import STATISTICS, Constants, Statistic
+from selhn.losses.statistics import STATISTICS, Constants, Labels, Statistic
+from selhn.ops.sparse_product import Edges
 
-Gradients: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""By the scores of a block, by the positives of its rows, by those of its columns."""
-
-Derive: TypeAlias = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
+SMALL = 2**15
+"""So few scores take no longer than waiting for the numbers of anchors that have a gradient."""
+Derive: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+"""From gradients by the terms of negatives to those by their scores and by the positives."""
 
 
 class Pulled(NamedTuple):
     """A statistic that is not a maximum, and the gradients that arrived for its anchors."""
 
+    name: str
     statistic: Statistic
     constants: Constants
     value: Float[Tensor, "S R"]
@@ -40,183 +42,156 @@ class Side(NamedTuple):
 
 def differentiate(
     plan: Plan,
-    blocks: Blocks,
     labels: Labels,
-    found: Found,
-    grads: Sequence[Tensor | None],
+    blocks: Blocks,
+    positive: Float[Tensor, " R"],
+    of_positive: Float[Tensor, " R"],
+    winners: list[Edges],
+    sums: list[Pulled],
 ) -> tuple[Tensor, ...]:
-    """The gradients of a matrix of scores or of both embeddings, from those by the positives and by all values."""
+    """The gradients of a matrix of scores or of both embeddings, from those that `of_single_scores` gives."""
+    if sums:
+        _add_sums(plan, labels, blocks, positive, sums, of_positive)
+    else:
+        blocks.start(whole=False)
+    return blocks.gradients(Edges.of_pairs(of_positive, plan.first).joined(winners))
+
+
+def of_single_scores(
+    plan: Plan, found: Found, grads: Sequence[Tensor | None]
+) -> tuple[Float[Tensor, " R"], list[Edges], list[Pulled]]:
+    """The gradients by the positives and by the winners of all maxima; and the statistics that are left."""
     of_positive = torch.zeros_like(found.positive) if grads[0] is None else grads[0].clone()
-    sums, maxima, winners = [], [], iter(zip(found.winners, found.scores))
-    for (name, constants), value, grad in zip(plan.asked, found.values, grads[1:]):
+    edges, sums, winners = [], [], iter(zip(found.winners, found.scores))
+    rows = torch.arange(len(of_positive), device=of_positive.device)
+    for (name, constants), value, grad in zip(plan.asked.items(), found.values, grads[1:]):
         statistic = STATISTICS[name]
-        if statistic.reduction == "max":
-            winner, score = next(winners)
-            maxima.append((statistic, constants, winner, score, grad))
-        elif grad is not None and (grad.is_cuda or grad.any()):
-            sums.append(Pulled(statistic, constants, value, grad))
-    _add_sums(plan, blocks, labels, found.positive, sums, of_positive)
-    for statistic, constants, winner, score, grad in maxima:
+        winner, score = next(winners) if statistic.reduction == "max" else (None, None)
         if grad is None:
             continue
-        of_score, of_level = _of_winners(statistic, constants, score, found.positive, grad)
-        if of_level is not None:
-            of_positive += of_level
-        for side in range(1 + plan.both):
-            blocks.add_winners(side, winner[side], of_score[side])
-    blocks.add_diagonal(plan.first, of_positive)
-    return blocks.gradients()
-
-
-def _of_winners(
-    statistic: Statistic, constants: Constants, score: Tensor, positive: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """The gradients of maxima by the scores of their winners, and by the positives."""
-    if statistic.term is None:
-        return grad, None
-    _, derive = _derivable(lambda n, p: (statistic.terms(n, p, constants),), score, positive)
-    of_score, of_level = derive((grad,))
-    return of_score, of_level
+        if winner is None or score is None:
+            sums.append(Pulled(name, statistic, constants, value, grad))
+            continue
+        if statistic.term is not None:
+            _, derive = _derivable(statistic, constants, score, found.positive)
+            grad, of_level = derive(grad)
+            of_positive += 0 if of_level is None else of_level
+        for side, columns in enumerate(winner):
+            there = Edges(rows, columns, grad[side].where(score[side] != -torch.inf, 0.0))
+            edges.append(there.mT if side else there)
+    return of_positive, edges, sums
 
 
 def _add_sums(
-    plan: Plan, blocks: Blocks, labels: Labels, positive: Tensor, sums: list[Pulled], of_positive: Tensor
+    plan: Plan, labels: Labels, blocks: Blocks, positive: Tensor, sums: list[Pulled], of_positive: Tensor
 ) -> None:
     """Add the gradients of all statistics that are not maxima.
 
     All rows and columns at once; or, if few have a gradient, the rows that do, and then the columns that do.
     """
-    if not sums:
-        blocks.start(whole=False)
-        return
-    height, all_parts = blocks.shape[0], list(parts(blocks))
-    if height * blocks.shape[1] <= SMALL:
-        numbers, pulls = [height] * (1 + plan.both), None
-    else:
-        pulls = torch.stack([one.grad != 0 for one in sums]).any(0)
-        numbers = pulls.sum(1).tolist()
-    if plan.both and sum(numbers) >= height:
-        blocks.start(whole=True)
-        for rows in all_parts:
-            scores = negatives_of(blocks, rows, 0, labels)
-            of_scores, of_rows, of_columns = _pull(sums, 0, rows, scores, positive, both=True)
-            blocks.put_rows(rows, of_scores)
-            if of_rows is not None:
-                of_positive[rows] += of_rows
-            if of_columns is not None:
-                of_positive += of_columns
-        return
-    blocks.start(whole=False)
-    for side, number in enumerate(numbers):
+    height, width = blocks.shape
+    pulls = torch.stack([one.grad != 0 for one in sums]).any(0)
+    numbers = pulls.sum(1).tolist() if height * width > SMALL else [height] * (1 + plan.both)
+    at_once = plan.both and sum(numbers) >= height
+    blocks.start(whole=at_once)
+    for side, number in enumerate(numbers[:1] if at_once else numbers):
         if side:
-            blocks, labels = blocks.T, labels and labels[::-1]
-        chosen = None if pulls is None or number == height else pulls[side].nonzero()[:, 0]
-        for rows in all_parts:
+            blocks, labels = blocks.T, (labels[1], labels[0])
+        chosen = None if at_once or number == height else pulls[side].nonzero()[:, 0]
+        for rows in parts(height if chosen is None else number, width, positive.device):
             part: Part = rows if chosen is None else chosen[rows]
-            if isinstance(part, Tensor) and not len(part):
-                break
             scores = negatives_of(blocks, part, plan.first, labels)
-            of_scores, of_rows, _ = _pull(sums, side, part, scores, positive, both=False)
-            blocks.add_rows(part, of_scores)
-            if of_rows is not None:
-                of_positive[part] += of_rows
+            blocks.add_rows(part, _pull(sums, side, part, scores, positive, of_positive, both=at_once))
 
 
 def _pull(
-    sums: list[Pulled], side: int, part: Part, scores: Float[Tensor, "r C"], positive: Tensor, *, both: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients of a block, from its rows alone or from the columns too."""
-    totals: list[Tensor | None] = [None, None, None]
+    sums: list[Pulled],
+    side: int,
+    part: Part,
+    scores: Tensor,
+    positive: Tensor,
+    of_positive: Tensor,
+    *,
+    both: bool,
+) -> Float[Tensor, "r C"]:
+    """The gradient by the scores of a block, of its rows alone or of the columns too; adds that by positives."""
+    total: Tensor | None = None
     for one in sums:
-        row = Side(positive[part, None], one.value[side, part, None], one.grad[side, part, None])
-        column = Side(positive[None], one.value[1:], one.grad[1:]) if both else None
-        found = (_by_autograd if one.statistic.slope is None else _by_slope)(one, scores, row, column)
-        for at, new in enumerate(found):
-            before = totals[at]
-            totals[at] = new if before is None else before if new is None else before + new
-    return torch.zeros_like(scores) if totals[0] is None else totals[0], totals[1], totals[2]
+        sides = [Side(positive[part, None], one.value[side, part, None], one.grad[side, part, None])]
+        if both:
+            sides.append(Side(positive[None], one.value[1:], one.grad[1:]))
+        for group in [sides] if one.statistic.alone else [[side] for side in sides]:
+            terms, derive = _terms(one, scores, group[0].positive)
+            of_scores, of_levels = derive(_weight(one.statistic, terms, group))
+            total = of_scores if total is None else total + of_scores
+            if of_levels is not None and group[0] is sides[0]:
+                of_positive[part] += of_levels[:, 0]
+            elif of_levels is not None:
+                of_positive += of_levels[0]
+    assert total is not None
+    return total
 
 
-def _by_autograd(one: Pulled, scores: Tensor, row: Side, column: Side | None) -> Gradients:
-    statistic, constants = one.statistic, one.constants
-    sides = [row] if column is None else [row, column]
+def _terms(one: Pulled, scores: Tensor, positive: Tensor) -> tuple[Tensor, Derive]:
+    """The terms of some anchors, or their statistic if it is a function of a row; and the derivative."""
+    statistic, constants, slope = one.statistic, one.constants, one.statistic.slope
+    if slope is None:
+        return _derivable(statistic, constants, scores, positive)
+    # Of a sum the derivative is all that is needed.
+    terms = statistic.terms(scores, positive, constants) if statistic.reduction == "logsumexp" else scores
 
-    def terms_of(negatives: Tensor, *positives: Tensor) -> tuple[Tensor, ...]:
-        if callable(statistic.reduction):
-            return (statistic.of_rows(negatives, positives[0][:, 0], constants),)
-        sides_of = positives[:1] if statistic.alone else positives
-        return tuple(statistic.terms(negatives, positive, constants) for positive in sides_of)
+    def derive(weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        if statistic.alone:
+            return weight * slope(scores, *constants), None
+        of_scores = weight * slope(scores, positive, *constants)
+        return of_scores, -of_scores.sum_to_size(positive.shape)
 
-    terms, derive = _derivable(terms_of, scores, *(side.positive for side in sides))
-    if callable(statistic.reduction):
-        weights = [row.grad[:, 0]]
-    elif statistic.alone:
-        weights = [_shared_weight(statistic, terms[0], row, column)]
-    else:
-        weights = [_weight(statistic, term, side) for term, side in zip(terms, sides)]
-    of_scores, *of_positives = derive(tuple(weights))
-    return of_scores, of_positives[0].flatten(), None if column is None else of_positives[1].flatten()
+    return terms, derive
 
 
 def _derivable(
-    function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
-) -> tuple[tuple[Tensor, ...], Derive]:
-    """The values of a function, and what turns gradients by these into gradients by its inputs."""
+    statistic: Statistic, constants: Constants, scores: Tensor, positive: Tensor
+) -> tuple[Tensor, Derive]:
+    """`_terms` by autograd."""
+
+    def compute(n: Tensor, p: Tensor) -> Tensor:
+        if callable(statistic.reduction):
+            return statistic.of_rows(n, p[:, 0], constants)[:, None]
+        return statistic.terms(n, p, constants)
+
     with torch.enable_grad():
-        leaves = [one.detach().requires_grad_() for one in inputs]
+        inputs = scores.detach().requires_grad_(), positive.detach().requires_grad_()
+        values = compute(*inputs)
         has_autograd = torch.ones(1, requires_grad=True).neg().requires_grad
-        values = function(*leaves)
-    if (
-        not has_autograd
-    ):  # inside an operator of a compiled program, where torch.func works, which loads the compiler
-        values, derive, *_ = torch.func.vjp(function, *inputs)
-        return values, derive
+    if not has_autograd:  # inside an operator of a compiled program: torch.func works, but loads the compiler
+        found, derive, *_ = torch.func.vjp(compute, scores, positive)
+        return found, derive
 
-    def derive_by_autograd(weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        pairs = [(value, weight) for value, weight in zip(values, weights) if value.requires_grad]
-        if not pairs:
-            return tuple(torch.zeros_like(leaf) for leaf in leaves)
-        outputs, arrived = zip(*pairs)
-        return torch.autograd.grad(outputs, leaves, arrived, allow_unused=True, materialize_grads=True)
-
-    return tuple(value.detach() for value in values), derive_by_autograd
-
-
-def _by_slope(one: Pulled, scores: Tensor, row: Side, column: Side | None) -> Gradients:
-    statistic, constants = one.statistic, one.constants
-    assert statistic.slope is not None
-    if statistic.alone:
-        terms = (
-            statistic.terms(scores, row.positive, constants) if statistic.reduction == "logsumexp" else scores
+    def derive_by_autograd(weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        if not values.requires_grad:
+            return torch.zeros_like(scores), None
+        of_scores, of_positive = torch.autograd.grad(
+            values, inputs, weight, allow_unused=True, materialize_grads=True
         )
-        weight = _shared_weight(statistic, terms, row, column)
-        return weight * statistic.slope(scores, *constants), None, None
-    of_rows = statistic.slope(scores, row.positive, *constants) * row.grad
-    if column is None:
-        return of_rows, -of_rows.sum(1), None
-    of_columns = statistic.slope(scores, column.positive, *constants) * column.grad
-    return of_rows + of_columns, -of_rows.sum(1), -of_columns.sum(0)
+        return of_scores, of_positive
+
+    return values.detach(), derive_by_autograd
 
 
-def _weight(statistic: Statistic, terms: Tensor, side: Side) -> Tensor:
-    """The gradients of the terms of anchors."""
+def _weight(statistic: Statistic, terms: Tensor, sides: Sequence[Side]) -> Tensor:
+    """The gradients of terms, of the anchors of one side or of both."""
     if statistic.reduction != "logsumexp":
-        return side.grad.expand_as(terms)
-    # Without negatives there is no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
-    level = side.value.masked_fill(side.value == -torch.inf, torch.inf)
-    return (terms - level).exp_().mul_(side.grad)
-
-
-def _shared_weight(statistic: Statistic, terms: Tensor, row: Side, column: Side | None) -> Tensor:
-    """The gradients of terms that rows and columns share; where possible from the same exponentials."""
-    if column is None:
-        return _weight(statistic, terms, row)
-    if statistic.reduction == "sum":
-        return row.grad + column.grad
-    if not terms.is_cuda:
+        weight = sides[0].grad if len(sides) == 1 else sides[0].grad + sides[1].grad
+        return weight.expand_as(terms)
+    if len(sides) == 2 and not terms.is_cuda:  # where possible from the same exponentials
         shares, whole = softmax_of_all(terms)
         # Each as many times its anchor's sum; NaN where an anchor has none.
-        parts_of = [(whole - side.value).exp_() for side in (row, column)]
-        if max(float(part.max()) for part in parts_of) < 1 / SMALLEST:
-            return shares.mul_(parts_of[0].mul_(row.grad) + parts_of[1].mul_(column.grad))
-    return _weight(statistic, terms, row) + _weight(statistic, terms, column)
+        factors = [(whole - side.value).exp_() for side in sides]
+        if max(float(factor.max()) for factor in factors) < 1 / SMALLEST:
+            return shares.mul_(factors[0].mul_(sides[0].grad) + factors[1].mul_(sides[1].grad))
+    weights = []
+    for side in sides:
+        # Without negatives there is no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
+        level = side.value.masked_fill(side.value == -torch.inf, torch.inf)
+        weights.append((terms - level).exp_().mul_(side.grad))
+    return weights[0] if len(sides) == 1 else weights[0].add_(weights[1])

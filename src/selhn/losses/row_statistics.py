@@ -1,217 +1,157 @@
 """Statistics of rows as one differentiable operation, for autograd and for `torch.compile`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from selhn.kernels.hopper.sides import can_fuse, constants_of
-from selhn.losses.row_gradients import differentiate
-from selhn.losses.rows import Asked, Found, Labels, Plan, reduce
-from selhn.losses.score_blocks import MatrixBlocks, ProductBlocks
-from selhn.losses.statistics import STATISTICS
+from selhn.base.types import at_least_float32
+from selhn.kernels.hopper.sides import Constants, can_fuse, constants_of
+from selhn.losses import row_gradients, rows
+from selhn.losses.rows import Found, Plan
+from selhn.losses.score_blocks import Blocks, MatrixBlocks, ProductBlocks
+from selhn.losses.statistics import STATISTICS, Labels, Values, plain_statistics
 
 
-def row_statistics(
-    plan: Plan, row_labels: Tensor | None, column_labels: Tensor | None, *factors: Tensor
-) -> tuple[Tensor, ...]:
-    """The positive scores (R) of rows, then everything that is asked (S, R), of rows or of both sides.
+def row_statistics(plan: Plan, labels: Labels, *factors: Tensor) -> tuple[Float[Tensor, " R"], Values]:
+    """The positive scores of rows, and everything that is asked, of rows or of both sides.
 
     The factors are a matrix of scores, or two embeddings.
     """
     if torch.compiler.is_compiling():
-        found = _forward(*_settings(plan, factors[0].dtype), row_labels, column_labels, *factors)
-        return tuple(found[: 1 + len(plan.asked)])
-    return RowStatistics.apply(plan, row_labels, column_labels, *factors)
+        found = _compiled(*_settings(plan, factors[0].dtype), *labels, *factors)
+    else:
+        found = RowStatistics.apply(plan, labels, *factors)
+    return found[0], dict(zip(plan.asked, found[1:]))
 
 
 class RowStatistics(torch.autograd.Function):
     """The statistics of rows, whose backward pass computes scores again."""
 
     @staticmethod
-    def forward(
-        ctx: Any, plan: Plan, row_labels: Tensor | None, column_labels: Tensor | None, *factors: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, plan: Plan, labels: Labels, *factors: Tensor) -> tuple[Tensor, ...]:
         ctx.plan, ctx.number = plan, len(factors)
-        found = _reduce(plan, _labels(row_labels, column_labels), factors)
-        ctx.save_for_backward(row_labels, column_labels, *factors, *_flat(found))
+        found = _reduce(plan, labels, factors)
+        ctx.save_for_backward(*labels, *factors, *found.flat)
         ctx.set_materialize_grads(False)
         return found.positive, *found.values
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        row_labels, column_labels, *rest = ctx.saved_tensors
-        factors, kept = rest[: ctx.number], rest[ctx.number :]
-        if (
-            torch.is_grad_enabled()
-        ):  # a derivative of the gradient is wanted: autograd's own, of the definition
-            again = _derivable(ctx.plan, (row_labels, column_labels), factors)
-            arrived = [
-                (one, grad) for one, grad in zip(again, grads) if grad is not None and one.requires_grad
-            ]
-            values, weights = zip(*arrived)
-            wanted = [factor for factor in factors if factor.requires_grad]
-            found = iter(torch.autograd.grad(values, wanted, weights, create_graph=True, allow_unused=True))
-            return None, None, None, *(next(found) if factor.requires_grad else None for factor in factors)
-        labels = _labels(row_labels, column_labels)
-        return None, None, None, *_differentiate(ctx.plan, labels, factors, _found(ctx.plan, kept), grads)
+        saved = ctx.saved_tensors
+        labels, factors, kept = saved[:2], saved[2 : 2 + ctx.number], saved[2 + ctx.number :]
+        if not torch.is_grad_enabled():
+            return None, None, *_differentiate(ctx.plan, labels, factors, kept, grads)
+        # A derivative of the gradient is wanted: autograd's own, of the definition.
+        wide = [at_least_float32(factor) for factor in factors]
+        scores = wide[0] if len(wide) == 1 else wide[0] @ wide[1].mT
+        positive, values = plain_statistics(
+            scores, ctx.plan.asked, labels, ctx.plan.first, both=ctx.plan.both
+        )
+        again = zip((positive, *values.values()), grads)
+        outputs, arrived = zip(
+            *[(one, grad) for one, grad in again if grad is not None and one.requires_grad]
+        )
+        wanted = [factor for factor in factors if factor.requires_grad]
+        found = iter(torch.autograd.grad(outputs, wanted, arrived, create_graph=True, allow_unused=True))
+        return None, None, *(next(found) if factor.requires_grad else None for factor in factors)
 
 
-def _can_fuse(plan: Plan, images: Tensor) -> bool:
-    """Whether the kernels for Hopper GPUs serve these embeddings and all that is asked."""
-    return constants_of(plan.asked) is not None and can_fuse(images, plan.dtype or images.dtype)
-
-
-def _labels(rows: Tensor | None, columns: Tensor | None) -> Labels:
-    return None if rows is None or columns is None else (rows, columns)
-
-
-def _flat(found: Found) -> list[Tensor]:
-    return [found.positive, *found.values, *found.winners, *found.scores]
-
-
-def _found(plan: Plan, kept: Sequence[Tensor]) -> Found:
-    number = len(plan.asked)
-    maxima = sum(STATISTICS[name].reduction == "max" for name, _ in plan.asked)
-    values, winners = list(kept[1 : 1 + number]), list(kept[1 + number : 1 + number + maxima])
-    return Found(kept[0], values, winners, list(kept[1 + number + maxima :]))
+def _for_kernels(plan: Plan, factors: Sequence[Tensor]) -> Constants | None:
+    """Their constants, if the kernels for Hopper GPUs serve these embeddings and all that is asked."""
+    can = len(factors) == 2 and can_fuse(factors[0], plan.dtype or factors[0].dtype)
+    return constants_of(plan.asked) if can else None
 
 
 def _reduce(plan: Plan, labels: Labels, factors: Sequence[Tensor]) -> Found:
-    if len(factors) == 1:
-        return reduce(plan, MatrixBlocks(factors[0]), labels)
-    images, texts = factors
-    with torch.autocast(images.device.type, enabled=False):
-        if not _can_fuse(plan, images):
-            return reduce(plan, ProductBlocks(images, texts, plan.dtype), labels)
-        from selhn.kernels.hopper import fused_statistics
+    with torch.autocast(factors[0].device.type, enabled=False):
+        if (constants := _for_kernels(plan, factors)) is not None:
+            from selhn.kernels.hopper import fused_statistics
 
-        positive, values, winners = fused_statistics.reduce(plan, labels, images, texts)
-        maxima = [
-            value for value, (name, _) in zip(values, plan.asked) if STATISTICS[name].reduction == "max"
-        ]
-        return Found(positive, values, winners, [value.clone() for value in maxima])
+            return Found(*fused_statistics.reduce(plan, constants, labels, (factors[0], factors[1])))
+        return rows.reduce(plan, _blocks(plan, factors), labels)
 
 
 def _differentiate(
-    plan: Plan, labels: Labels, factors: Sequence[Tensor], found: Found, grads: Sequence[Tensor | None]
+    plan: Plan,
+    labels: Labels,
+    factors: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    if len(factors) == 1:
-        return differentiate(plan, MatrixBlocks(factors[0]), labels, found, grads)
-    images, texts = factors
-    with torch.autocast(images.device.type, enabled=False):
-        if not _can_fuse(plan, images):
-            return differentiate(plan, ProductBlocks(images, texts, plan.dtype), labels, found, grads)
-        from selhn.kernels.hopper import fused_statistics
+    found = Found.of(plan, kept)
+    with torch.autocast(factors[0].device.type, enabled=False):
+        given = found.positive, *row_gradients.of_single_scores(plan, found, grads)
+        if (constants := _for_kernels(plan, factors)) is not None:
+            from selhn.kernels.hopper import fused_statistics
 
-        kept = found.positive, found.values, found.winners
-        return fused_statistics.differentiate(plan, labels, images, texts, *kept, grads)
+            return fused_statistics.differentiate(plan, constants, labels, (factors[0], factors[1]), *given)
+        return row_gradients.differentiate(plan, labels, _blocks(plan, factors), *given)
 
 
-def plain_statistics(
-    scores: Float[Tensor, "*K R C"],
-    asked: Asked,
-    labels: tuple[Int[Tensor, " R"] | None, Int[Tensor, " C"] | None],
-    first: int = 0,
-    *,
-    both: bool = True,
-) -> tuple[Float[Tensor, "*K R"], list[list[Float[Tensor, "*K R"]]]]:
-    """The definition in plain differentiable torch: the positives, and everything that is asked, by side."""
-    rows, columns = labels
-    if rows is None or columns is None:
-        rows = torch.arange(first, first + scores.shape[-2], device=scores.device)
-        columns = torch.arange(scores.shape[-1], device=scores.device)
-    negatives = scores.masked_fill(rows[:, None] == columns, -torch.inf)
-    positive = scores.diagonal(first, dim1=-2, dim2=-1)
-    sides = (negatives, negatives.mT) if both else (negatives,)
-    return positive, [
-        [STATISTICS[name].of_rows(side, positive, constants) for side in sides] for name, constants in asked
-    ]
-
-
-def _derivable(
-    plan: Plan, labels: tuple[Tensor | None, Tensor | None], factors: Sequence[Tensor]
-) -> list[Tensor]:
-    wide = [factor.to(torch.promote_types(factor.dtype, torch.float32)) for factor in factors]
-    scores = wide[0] if len(wide) == 1 else wide[0] @ wide[1].mT
-    positive, values = plain_statistics(scores, plan.asked, labels, plan.first, both=plan.both)
-    return [positive, *(torch.stack(sides) for sides in values)]
+def _blocks(plan: Plan, factors: Sequence[Tensor]) -> Blocks:
+    return MatrixBlocks(*factors) if len(factors) == 1 else ProductBlocks(factors[0], factors[1], plan.dtype)
 
 
 SETTINGS = "str names, float[] numbers, int[] counts, bool both, int first, ScalarType dtype"
-LABELS = "Tensor? row_labels, Tensor? column_labels"
+INPUTS = f"{SETTINGS}, Tensor? row_labels, Tensor? column_labels, Tensor images, Tensor texts"
 
 
 def _settings(plan: Plan, dtype: torch.dtype) -> tuple[Any, ...]:
     """A plan as an operator of torch takes it."""
-    names = ",".join(name for name, _ in plan.asked)
-    numbers = [float(number) for _, constants in plan.asked for number in constants]
-    counts = [len(constants) for _, constants in plan.asked]
-    return names, numbers, counts, plan.both, plan.first, plan.dtype or dtype
+    numbers = [float(number) for constants in plan.asked.values() for number in constants]
+    counts = [len(constants) for constants in plan.asked.values()]
+    return ",".join(plan.asked), numbers, counts, plan.both, plan.first, plan.dtype or dtype
 
 
-def _plan(settings: Sequence[Any]) -> Plan:
-    names, numbers, counts, *others = settings
-    ends = accumulate(counts)
-    constants = [tuple(numbers[end - count : end]) for end, count in zip(ends, counts)]
-    return Plan(tuple(zip(filter(None, names.split(",")), constants)), *others)
+def _plan(names: str, numbers: list[float], counts: list[int], *others: Any) -> Plan:
+    constants = [tuple(numbers[end - count : end]) for end, count in zip(accumulate(counts), counts)]
+    return Plan(dict(zip(filter(None, names.split(",")), constants)), *others)
 
 
-@torch.library.custom_op(
-    "selhn::rows", mutates_args=(), schema=f"({SETTINGS}, {LABELS}, Tensor images, Tensor texts) -> Tensor[]"
-)
-def _forward(*inputs: Any) -> list[Tensor]:
-    """All that is found, flat; for compiled programs, because how many blocks there are depends on the batch."""
-    *settings, row_labels, column_labels, images, texts = inputs
-    return _flat(_reduce(_plan(settings), _labels(row_labels, column_labels), (images, texts)))
+# Operators for compiled programs, because how many blocks there are depends on the batch.
+@torch.library.custom_op("selhn::rows", mutates_args=(), schema=f"({INPUTS}) -> Tensor[]")
+def _compiled(*inputs: Any) -> list[Tensor]:
+    return _reduce(_plan(*inputs[:-4]), inputs[-4:-2], inputs[-2:]).flat
 
 
-@_forward.register_fake
+@_compiled.register_fake
 def _shapes(*inputs: Any) -> list[Tensor]:
-    *settings, _, _, images, _ = inputs
-    plan = _plan(settings)
-    wide = torch.promote_types(images.dtype, torch.float32)
-    positive = images.new_empty(len(images), dtype=wide)
-    sides = [images.new_empty(1 + plan.both, len(images), dtype=wide) for _ in plan.asked]
-    maxima = [side for side, (name, _) in zip(sides, plan.asked) if STATISTICS[name].reduction == "max"]
-    winners = [torch.empty_like(side, dtype=torch.int64) for side in maxima]
-    return [positive, *sides, *winners, *(torch.empty_like(side) for side in maxima)]
+    plan, images = _plan(*inputs[:-4]), inputs[-2]
+    positive = images.new_empty(len(images), dtype=torch.promote_types(images.dtype, torch.float32))
+    values = [positive.new_empty(1 + plan.both, len(images)) for _ in plan.asked]
+    maxima = [one for one, name in zip(values, plan.asked) if STATISTICS[name].reduction == "max"]
+    winners = [torch.empty_like(one, dtype=torch.int64) for one in maxima]
+    return [positive, *values, *winners, *(torch.empty_like(one) for one in maxima)]
 
 
 @torch.library.custom_op(
-    "selhn::rows_backward",
-    mutates_args=(),
-    schema=f"({SETTINGS}, {LABELS}, Tensor images, Tensor texts, Tensor[] kept, Tensor?[] grads) -> (Tensor, Tensor)",
+    "selhn::rows_backward", mutates_args=(), schema=f"({INPUTS}, Tensor[] kept, Tensor?[] grads) -> Tensor[]"
 )
-def _backward(*inputs: Any) -> tuple[Tensor, ...]:
-    """The gradients of the embeddings."""
+def _compiled_backward(*inputs: Any) -> list[Tensor]:
     *settings, row_labels, column_labels, images, texts, kept, grads = inputs
-    plan, labels = _plan(settings), _labels(row_labels, column_labels)
-    return _differentiate(plan, labels, (images, texts), _found(plan, kept), grads)
+    return list(_differentiate(_plan(*settings), (row_labels, column_labels), (images, texts), kept, grads))
 
 
-@_backward.register_fake
-def _gradient_shapes(*inputs: Any) -> tuple[Tensor, Tensor]:
-    images, texts = inputs[-4:-2]
-    return torch.empty_like(images), torch.empty_like(texts)
+@_compiled_backward.register_fake
+def _gradient_shapes(*inputs: Any) -> list[Tensor]:
+    return [torch.empty_like(one) for one in inputs[-4:-2]]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    *ctx.settings, row_labels, column_labels, images, texts = inputs
-    ctx.save_for_backward(row_labels, column_labels, images, texts, *output)
+    ctx.settings = inputs[:-4]
+    ctx.save_for_backward(*inputs[-4:], *output)
 
 
 def _derive(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    row_labels, column_labels, images, texts, *kept = ctx.saved_tensors
-    arrived = grads[: 1 + len(_plan(ctx.settings).asked)]
-    found = _backward(*ctx.settings, row_labels, column_labels, images, texts, kept, arrived)
-    nothing: Iterator[Any] = (
-        [] if one == [] else None for one in ctx.settings
-    )  # torch takes [] for a list of tensors
+    inputs, kept = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+    found = _compiled_backward(*ctx.settings, *inputs, kept, grads[: 1 + len(_plan(*ctx.settings).asked)])
+    # A list that is empty counts as a list of tensors.
+    nothing: list[Any] = [[] if setting == [] else None for setting in ctx.settings]
     return *nothing, None, None, *found
 
 
-_forward.register_autograd(_derive, setup_context=_keep)
+_compiled.register_autograd(_derive, setup_context=_keep)

@@ -4,31 +4,25 @@ The scores are a matrix or products of embeddings. Of products one block exists 
 need O(B d) memory. Columns are anchors too: what can be merged from parts is computed in the same pass.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.losses.score_blocks import Blocks
-from selhn.losses.statistics import STATISTICS, Constants, Statistic
+from selhn.losses.score_blocks import Blocks, Part
+from selhn.losses.statistics import STATISTICS, Asked, Labels, Statistic
 
 BLOCK, BLOCK_ON_GPU = 2**18, 2**26
 """Scores in a block; a CPU should hold it in its cache."""
 ROWS = 256
 """But a block has so many rows at least, for the sake of the products."""
-SMALL = 2**15
-"""So few numbers take no longer than a call."""
 SMALLEST = 1e-12
 """Exponentials of which a sum is at least this share of all are precise enough."""
 
-Asked: TypeAlias = tuple[tuple[str, Constants], ...]
-Labels: TypeAlias = tuple[Int[Tensor, " R"], Int[Tensor, " C"]] | None
-"""The images of the rows and of the columns; None if no pair shows the image of another."""
-
-Sums: TypeAlias = tuple[Tensor, ...]
-"""The values of a statistic for some anchors; of a maximum also where it is, and the score there."""
+Reduced: TypeAlias = tuple[Tensor, ...]
+"""A statistic of some anchors; of a maximum also where it is, and the score there."""
 
 
 class Plan(NamedTuple):
@@ -50,107 +44,88 @@ class Found(NamedTuple):
     winners: list[Int[Tensor, "S R"]]
     scores: list[Float[Tensor, "S R"]]
 
+    @property
+    def flat(self) -> list[Tensor]:
+        return [self.positive, *self.values, *self.winners, *self.scores]
+
+    @classmethod
+    def of(cls, plan: Plan, flat: Sequence[Tensor]) -> "Found":
+        values = 1 + len(plan.asked)
+        maxima = (len(flat) - values) // 2
+        winners, scores = flat[values : values + maxima], flat[values + maxima :]
+        return cls(flat[0], list(flat[1:values]), list(winners), list(scores))
+
 
 def reduce(plan: Plan, blocks: Blocks, labels: Labels) -> Found:
     """The positive scores and all statistics."""
     positive = blocks.diagonal(plan.first)
-    rows: list[list[Sums]] = [[] for _ in plan.asked]
-    columns: list[list[Sums]] = [[] for _ in plan.asked]
-    for part in parts(blocks):
+    rows: list[list[Reduced]] = [[] for _ in plan.asked]
+    columns: list[list[Reduced]] = [[] for _ in plan.asked]
+    for part in parts(blocks.shape[0], blocks.shape[1], blocks.device):
         scores = negatives_of(blocks, part, plan.first, labels)
-        for at, (name, constants) in enumerate(plan.asked):
+        for at, (name, constants) in enumerate(plan.asked.items()):
             statistic = STATISTICS[name]
-            of_rows = statistic.terms(scores, positive[part, None], constants)
+            terms = statistic.terms(scores, positive[part, None], constants)
             if not plan.both:
-                rows[at].append(_reduced(statistic, scores, of_rows, 1))
-            elif statistic.alone and statistic.reduction == "logsumexp":
-                over_rows, over_columns = _log_sums(of_rows)
-                rows[at].append((over_rows,))
-                columns[at] = [_merged(statistic, columns[at], (over_columns,), part.start)]
+                rows[at].append(_reduced(statistic, scores, terms, -1))
+                continue
+            if statistic.alone and statistic.reduction == "logsumexp":
+                of_rows, of_columns = _log_sums(terms)
             else:
-                shared = of_rows if statistic.alone else statistic.terms(scores, positive[None], constants)
-                rows[at].append(_reduced(statistic, scores, of_rows, 1))
-                of_columns = _reduced(statistic, scores, shared, 0)
-                columns[at] = [_merged(statistic, columns[at], of_columns, part.start)]
-    found = [_stacked(of_rows, of_columns) for of_rows, of_columns in zip(rows, columns)]
+                of_rows = _reduced(statistic, scores, terms, -1)
+                terms = terms if statistic.alone else statistic.terms(scores, positive[None], constants)
+                of_columns = _reduced(statistic, scores, terms, -2, part.start)
+            rows[at].append(of_rows)
+            columns[at] = [_merged(statistic, [*columns[at], of_columns])]
+    found = [
+        tuple(torch.stack(sides) for sides in zip(map(torch.cat, zip(*of_rows)), *of_columns))
+        for of_rows, of_columns in zip(rows, columns)
+    ]
     maxima = [one for one in found if len(one) > 1]
     return Found(positive, [one[0] for one in found], [one[1] for one in maxima], [one[2] for one in maxima])
 
 
-def _stacked(rows: list[Sums], columns: list[Sums]) -> Sums:
-    """What was found of all rows, and of the columns if they are anchors."""
-    of_rows = rows[0] if len(rows) == 1 else tuple(torch.cat(one) for one in zip(*rows))
-    return tuple(torch.stack(both) for both in zip(of_rows, *columns))
-
-
-def parts(blocks: Blocks) -> Iterator[slice]:
+def parts(height: int, width: int, device: torch.device) -> Iterator[slice]:
     """The rows of one block after the other."""
-    height, width = blocks.shape
-    step = max(ROWS, (BLOCK if blocks.device.type == "cpu" else BLOCK_ON_GPU) // width)
+    step = max(ROWS, (BLOCK if device.type == "cpu" else BLOCK_ON_GPU) // width)
     for start in range(0, height, step):
         yield slice(start, min(start + step, height))
 
 
-def negatives_of(blocks: Blocks, part: slice | Tensor, first: int, labels: Labels) -> Float[Tensor, "r C"]:
+def negatives_of(blocks: Blocks, part: Part, first: int, labels: Labels) -> Float[Tensor, "r C"]:
     """Rows of scores, -inf at pairs that are not negatives."""
     scores = blocks.rows(part)
-    if labels is not None:
-        return scores.masked_fill_(labels[0][part, None] == labels[1], -torch.inf)
+    of_rows, of_columns = labels
+    if of_rows is not None and of_columns is not None:
+        return scores.masked_fill_(of_rows[part, None] == of_columns, -torch.inf)
     if isinstance(part, slice):
         scores.diagonal(first + part.start).fill_(-torch.inf)
         return scores
     return scores.scatter_(1, first + part[:, None], -torch.inf)
 
 
-def _reduced(statistic: Statistic, scores: Tensor, terms: Tensor, dim: int) -> Sums:
-    """The value along one axis of a block; of a maximum also where it is, and the score there."""
-    if statistic.reduction == "max":
-        value, winner = _largest(terms, dim)
-        there = value if statistic.term is None else scores.gather(dim, winner.unsqueeze(dim)).squeeze(dim)
-        return value, winner, there
-    if statistic.reduction == "sum":
-        return (terms.sum(dim),)
-    return (terms.logsumexp(dim),) if statistic.reduction == "logsumexp" else (statistic.reduce(terms),)
+def _reduced(statistic: Statistic, scores: Tensor, terms: Tensor, dim: int, start: int = 0) -> Reduced:
+    """The value along one axis of a block, which starts there; of a maximum also where it is, and the score."""
+    if statistic.reduction != "max":
+        return (statistic.reduce(terms, dim),)
+    if terms.is_cuda:
+        value, winner = terms.max(dim)
+    else:  # NumPy finds the first of equal ones in a tenth of the time
+        lines = terms if dim == -1 else terms.mT.contiguous()
+        winner = torch.from_numpy(lines.numpy().argmax(1))
+        value = lines.gather(1, winner[:, None])[:, 0]
+    there = value if statistic.term is None else scores.gather(dim, winner.unsqueeze(dim)).squeeze(dim)
+    return value, winner + start, there
 
 
-def _largest(terms: Float[Tensor, "r c"], dim: int, chunk: int = 32) -> tuple[Tensor, Tensor]:
-    """The maximum and where it is, of equal ones the first.
-
-    On a CPU `max` with an index takes ten times as long as without, so the index is sought in one chunk only.
-    """
-    height, width = terms.shape
-    if terms.is_cuda or terms.shape[dim] < 4 * chunk or terms.numel() < SMALL:
-        found = terms.max(dim)
-        return found.values, found.indices
-    whole = terms.shape[dim] // chunk * chunk
-    chunks = terms.narrow(dim, 0, whole).unflatten(dim, (-1, chunk))
-    value, place = chunks.amax(dim + 1).max(dim)
-    lines = torch.arange(width if dim == 0 else height)
-    inside = (chunks[place, :, lines] if dim == 0 else chunks[lines, place]).argmax(1)
-    winner = place * chunk + inside
-    if whole < terms.shape[dim]:
-        rest = terms.narrow(dim, whole, terms.shape[dim] - whole).max(dim)
-        better = _beats(rest.values, value)
-        value, winner = (
-            torch.where(better, rest.values, value),
-            torch.where(better, rest.indices + whole, winner),
-        )
-    return value, winner
-
-
-def _beats(value: Tensor, before: Tensor) -> Tensor:
-    """Strictly better, or the first NaN: the lowest index wins a tie."""
-    return (value > before) | (value.isnan() & ~before.isnan())
-
-
-def _log_sums(terms: Float[Tensor, "r C"]) -> tuple[Float[Tensor, " r"], Float[Tensor, " C"]]:
+def _log_sums(terms: Float[Tensor, "r C"]) -> tuple[Reduced, Reduced]:
     """The log-sum-exp of rows and of columns, where possible from the same exponentials."""
     if not terms.is_cuda:
         shares, whole = softmax_of_all(terms)
         sums = shares.sum(1), shares.sum(0)
         if min(float(sums[0].min()), float(sums[1].min())) > SMALLEST:
-            return sums[0].log_().add_(whole), sums[1].log_().add_(whole)
-    return terms.logsumexp(1), terms.logsumexp(0)
+            return (sums[0].log_().add_(whole),), (sums[1].log_().add_(whole),)
+    return (terms.logsumexp(1),), (terms.logsumexp(0),)
 
 
 def softmax_of_all(terms: Float[Tensor, "r C"]) -> tuple[Float[Tensor, "r C"], Float[Tensor, ""]]:
@@ -159,14 +134,12 @@ def softmax_of_all(terms: Float[Tensor, "r C"]) -> tuple[Float[Tensor, "r C"], F
     return shares, terms.max() - shares.max().log()
 
 
-def _merged(statistic: Statistic, before: list[Sums], found: Sums, start: int) -> Sums:
-    """The statistics of columns over the rows so far, from those over a further block."""
-    if not before:
-        return found
-    (so_far,) = before
-    if statistic.reduction == "max":
-        better = _beats(found[0], so_far[0])
-        found = found[0], found[1] + start, found[2]
-        return tuple(torch.where(better, new, old) for new, old in zip(found, so_far))
-    merge = torch.add if statistic.reduction == "sum" else torch.logaddexp
-    return (merge(so_far[0], found[0]),)
+def _merged(statistic: Statistic, over_parts: list[Reduced]) -> Reduced:
+    """The statistics over all negatives from those over parts of them; of equal maxima the first."""
+    if len(over_parts) == 1:
+        return over_parts[0]
+    values, *of_winners = map(torch.stack, zip(*over_parts))
+    if not of_winners:
+        return (statistic.reduce(values, 0),)
+    value, at = values.max(0)
+    return value, *(one.gather(0, at[None])[0] for one in of_winners)

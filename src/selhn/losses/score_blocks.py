@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.ops.gpu import add_wide_product, wide_product
+from selhn.ops.gpu import HALVES, add_wide_product, wide_product
 from selhn.ops.sparse_product import Edges, sparse_product
 
 SQUARE = 128
@@ -15,19 +15,20 @@ Part: TypeAlias = slice | Int[Tensor, " r"]
 
 
 class MatrixBlocks:
-    """Rows of a matrix of scores; what is added to its rows, pairs and diagonal is the gradient."""
+    """Rows of a matrix of scores."""
 
-    grad: Float[Tensor, "R C"]
+    total: Float[Tensor, "R C"]
+    """The gradient so far, from `start` on."""
+    whole: bool
 
     def __init__(self, scores: Float[Tensor, "R C"]):
-        self.scores = scores
-        self.shape, self.device = (scores.shape[0], scores.shape[1]), scores.device
+        self.scores, self.shape, self.device = scores, scores.shape, scores.device
 
     @property
     def T(self) -> "MatrixBlocks":  # noqa: N802
         """The transposed matrix, which adds to the same gradient."""
         turned = MatrixBlocks(self.scores.mT)
-        turned.grad = self.grad.mT
+        turned.total, turned.whole = self.total.mT, self.whole
         return turned
 
     def rows(self, part: Part) -> Float[Tensor, "r C"]:
@@ -38,31 +39,23 @@ class MatrixBlocks:
         return self.scores.diagonal(first).clone()
 
     def start(self, *, whole: bool) -> None:
-        """Before gradients are added; after `whole`, all rows are put first."""
-        self.grad = (torch.empty_like if whole else torch.zeros_like)(self.scores)
-
-    def put_rows(self, part: slice, grad: Float[Tensor, "r C"]) -> None:
-        if len(grad) == len(self.grad):
-            self.grad = grad
-        else:
-            self.grad[part] = grad
+        """Before gradients are added; `whole` says that it will be those of all rows, once."""
+        self.total, self.whole = (torch.empty_like if whole else torch.zeros_like)(self.scores), whole
 
     def add_rows(self, part: Part, grad: Float[Tensor, "r C"]) -> None:
-        self.grad[part] += grad
+        """Add a gradient by the scores of rows."""
+        self.total[part] = grad if self.whole else self.total[part].add_(grad)
 
-    def add_winners(self, side: int, winner: Int[Tensor, " A"], grad: Float[Tensor, " A"]) -> None:
-        """Add gradients by the scores of the rows, or of the columns (side 1), with their winners."""
-        self.grad.scatter_add_(1 - side, winner.unsqueeze(1 - side), grad.unsqueeze(1 - side))
-
-    def add_diagonal(self, first: int, grad: Float[Tensor, " R"]) -> None:
-        self.grad.diagonal(first).add_(grad)
-
-    def gradients(self) -> tuple[Tensor, ...]:
-        return (self.grad,)
+    def gradients(self, edges: Edges) -> tuple[Tensor, ...]:
+        """All that was added, and the gradients by single scores."""
+        return (self.total.index_put_((edges.rows, edges.columns), edges.weights, accumulate=True),)
 
 
 class ProductBlocks:
     """Rows of `images @ texts.T`; half precision is multiplied exactly, and gradients are added in float32."""
+
+    totals: tuple[Float[Tensor, "R d"], Float[Tensor, "C d"]]
+    """The gradients so far, from `start` on."""
 
     def __init__(
         self, images: Float[Tensor, "R d"], texts: Float[Tensor, "C d"], dtype: torch.dtype | None = None
@@ -73,14 +66,12 @@ class ProductBlocks:
         dtype = (dtype or self.given) if images.is_cuda else self.wide
         self.embs = images.to(dtype), texts.to(dtype)
         self.shape, self.device = (len(images), len(texts)), images.device
-        self.totals: tuple[Tensor, ...] = ()
-        self.edges: list[Edges] = []
 
     @property
     def T(self) -> "ProductBlocks":  # noqa: N802
         """The transposed matrix, which adds to the same gradients."""
         turned = ProductBlocks(self.embs[1], self.embs[0])
-        turned.totals = self.totals[::-1]
+        turned.totals = self.totals[1], self.totals[0]
         return turned
 
     def rows(self, part: Part) -> Float[Tensor, "r C"]:
@@ -92,39 +83,23 @@ class ProductBlocks:
         return torch.cat([product(image, text.mT).diagonal() for image, text in pairs])
 
     def start(self, *, whole: bool) -> None:
-        """Before gradients are added."""
-        self.totals = tuple(torch.zeros_like(emb, dtype=self.wide) for emb in self.embs)
-
-    def put_rows(self, part: slice, grad: Float[Tensor, "r C"]) -> None:
-        self.add_rows(part, grad)
+        images, texts = self.embs
+        self.totals = torch.zeros_like(images, dtype=self.wide), torch.zeros_like(texts, dtype=self.wide)
 
     def add_rows(self, part: Part, grad: Float[Tensor, "r C"]) -> None:
-        if isinstance(part, slice):
-            add_wide_product(self.totals[0][part], grad, self.embs[1])
-        else:
-            own = torch.zeros_like(self.totals[0][part])
-            add_wide_product(own, grad, self.embs[1])
-            self.totals[0][part] += own
+        """Add a gradient by the scores of rows."""
+        own = self.totals[0][part]  # a copy, unless the part is a slice
+        add_wide_product(own, grad, self.embs[1])
+        self.totals[0][part] = own
         add_wide_product(self.totals[1], grad.mT, self.embs[0][part])
 
-    def add_winners(self, side: int, winner: Int[Tensor, " A"], grad: Float[Tensor, " A"]) -> None:
-        """Add gradients by the scores of the rows, or of the columns (side 1), with their winners."""
-        lines = torch.arange(len(winner), device=self.device)
-        self.edges.append(Edges(winner, lines, grad) if side else Edges(lines, winner, grad))
-
-    def add_diagonal(self, first: int, grad: Float[Tensor, " R"]) -> None:
-        rows = torch.arange(len(grad), device=self.device)
-        self.edges.append(Edges(rows, rows + first, grad))
-
-    def gradients(self) -> tuple[Tensor, ...]:
-        edges = Edges(*(torch.cat(field) for field in zip(*self.edges)))
-        found = []
-        for side, total in enumerate(self.totals):
-            of_pairs = sparse_product(
-                edges.mT if side else edges, self.embs[1 - side], len(total), None, self.wide
-            )
-            found.append(total.add_(of_pairs).to(self.given))
-        return tuple(found)
+    def gradients(self, edges: Edges) -> tuple[Tensor, ...]:
+        """All that was added, and the gradients by single scores."""
+        of_images = sparse_product(edges, self.embs[1], len(self.totals[0]), None, self.wide)
+        of_texts = sparse_product(edges.mT, self.embs[0], len(self.totals[1]), None, self.wide)
+        return tuple(
+            total.add_(of_pairs).to(self.given) for total, of_pairs in zip(self.totals, (of_images, of_texts))
+        )
 
 
 Blocks: TypeAlias = MatrixBlocks | ProductBlocks
@@ -132,4 +107,4 @@ Blocks: TypeAlias = MatrixBlocks | ProductBlocks
 
 def product(left: Float[Tensor, "A d"], right: Float[Tensor, "d C"]) -> Float[Tensor, "A C"]:
     """A matrix product, never rounded to half precision: epsilon = 0.01 is under three steps of bfloat16."""
-    return wide_product(left, right) if right.dtype in (torch.float16, torch.bfloat16) else left @ right
+    return wide_product(left, right) if right.dtype in HALVES else left @ right

@@ -18,6 +18,12 @@ PerAnchor: TypeAlias = Float[Tensor, "*K 2 B"]
 """One number per anchor of a batch: image anchors, then text anchors."""
 Constants: TypeAlias = tuple[float, ...]
 """What a loss hands to the term of a statistic, such as its margin."""
+Asked: TypeAlias = dict[str, Constants]
+"""Names in `STATISTICS` with their constants."""
+Values: TypeAlias = dict[str, Tensor]
+"""Statistics of the anchors of one or of both sides, (S, R), by name."""
+Labels: TypeAlias = tuple[Int[Tensor, " R"] | None, Int[Tensor, " C"] | None]
+"""The images of the rows and of the columns; None if no pair shows the image of another."""
 Needs: TypeAlias = tuple[str, ...] | Mapping[str, Constants]
 """Names in `STATISTICS`, with the constants of those that take any."""
 
@@ -73,13 +79,15 @@ class Statistic:
             return self.term(negatives, *constants)
         return self.term(negatives, positive, *constants)
 
-    def reduce(self, terms: Float[Tensor, "*K A C"]) -> Float[Tensor, "*K A"]:
-        """One number per anchor from the terms of all of its negatives."""
+    def reduce(self, terms: Float[Tensor, "*K R C"], dim: int = -1) -> Float[Tensor, "*K A"]:
+        """One number per anchor from the terms of all of its negatives, which are along an axis."""
         if self.reduction == "max":
-            return terms.max(dim=-1).values  # not amax, which shares the gradient among equal ones
+            return terms.max(dim=dim).values  # not amax, which shares the gradient among equal ones
         if self.reduction == "sum":
-            return terms.sum(dim=-1)
-        return terms.logsumexp(dim=-1) if self.reduction == "logsumexp" else self.reduction(terms)
+            return terms.sum(dim=dim)
+        if self.reduction == "logsumexp":
+            return terms.logsumexp(dim=dim)
+        return self.reduction(terms if dim == -1 else terms.mT)
 
     def of_rows(
         self, negatives: Float[Tensor, "*K A C"], positive: Float[Tensor, "*K A"], constants: Constants = ()
@@ -120,7 +128,7 @@ STATISTICS: dict[str, Statistic] = {
 the mean score over all pairs of the anchor's image, its own included."""
 
 
-def with_constants(needs: Needs) -> dict[str, Constants]:
+def with_constants(needs: Needs) -> Asked:
     """What a loss needs, each with its constants."""
     return dict(needs) if isinstance(needs, Mapping) else dict.fromkeys(needs, ())
 
@@ -141,3 +149,36 @@ def label_images(
     in_order = image_ids.sort().values
     labels = torch.searchsorted(in_order, image_ids, out_int32=True)
     return labels, batch - torch.searchsorted(in_order, image_ids, right=True) + labels
+
+
+def plain_statistics(
+    scores: Float[Tensor, "*K R C"],
+    asked: Asked,
+    labels: Labels = (None, None),
+    first: int = 0,
+    *,
+    both: bool = True,
+) -> tuple[Float[Tensor, "*K R"], Values]:
+    """The definition in plain differentiable torch: the positives and everything that is asked.
+
+    The positive of row i is in column `first` + i. Terms that rows and columns share are computed once.
+    """
+    of_rows, of_columns = labels
+    if of_rows is None or of_columns is None:
+        same = torch.zeros(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        same.diagonal(first).fill_(True)
+    else:
+        same = of_rows[:, None] == of_columns
+    negatives = scores.masked_fill(same, -torch.inf)
+    positive = scores.diagonal(first, dim1=-2, dim2=-1)
+    found = {}
+    for name, constants in asked.items():
+        statistic = STATISTICS[name]
+        terms = statistic.terms(negatives, positive.unsqueeze(-1), constants)
+        values = [statistic.reduce(terms)]
+        if both:
+            if not statistic.alone:
+                terms = statistic.terms(negatives, positive.unsqueeze(-2), constants)
+            values.append(statistic.reduce(terms, -2))
+        found[name] = torch.stack(values, dim=-2)
+    return positive, found

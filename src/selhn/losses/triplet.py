@@ -52,15 +52,15 @@ class Triplet(AbstractLoss):
         return {"hinge_sum": (self.margin,)}
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        return anchors["hinge_sum"] if self.anchors == "both" else anchors["hinge_sum"] * self._side(anchors)
+        counted = self.counted(anchors)
+        return anchors["hinge_sum"] if counted is None else anchors["hinge_sum"] * counted
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
-        return None if self.anchors == "both" else self._side(anchors)
-
-    def _side(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"]:
-        """True for anchors of the chosen kind: the first of the two rows are images."""
-        row = 0 if self.anchors == "images" else 1
+        """The anchors of the chosen kind: the first of the two rows are images."""
+        if self.anchors == "both":
+            return None
         losses = anchors["hinge_sum"]
+        row = 0 if self.anchors == "images" else 1
         return (torch.arange(2, device=losses.device) == row)[:, None].expand_as(losses)
 
     def plateau(self, batch: int) -> float | None:

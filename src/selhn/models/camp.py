@@ -27,14 +27,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from selhn.models.builders import WordSettings
-from selhn.models.cross_attention import (
-    CrossAttention,
-    RegionEncoder,
-    WordEncoder,
-)
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
 from selhn.models.layouts import FRAGMENT_NAMES, AuthorsLayout
 from selhn.models.table import Paper, model
-from selhn.ops import Fragments, Pairing, in_half_precision, unit
+from selhn.ops import Fragments, Pairing, real_or_all, unit
+from selhn.ops.gpu import in_half_precision
 
 # Bytes of fragments fused at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**22
@@ -252,7 +249,7 @@ def _length(
 
 def _softmax(logits: Float[Tensor, "*K n"], mask: Bool[Tensor, "*#K n"]) -> Float[Tensor, "*K n"]:
     """Softmax over the real ones; over all if none is real."""
-    return logits.masked_fill(~(mask | ~mask.any(-1, keepdim=True)), -torch.inf).softmax(-1)
+    return logits.masked_fill(~real_or_all(mask), -torch.inf).softmax(-1)
 
 
 def _draw(layer: nn.Linear) -> nn.Linear:

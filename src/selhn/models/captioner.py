@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-from selhn.ops.fragments import is_ragged
+from selhn.base.types import at_least_float32
+from selhn.ops.fragments import is_ragged, real_or_all
 from selhn.ops.gru import last_states, look_up
 
 PAD_ID = 0
@@ -60,16 +61,11 @@ class Captioner(nn.Module):
         encoded, _ = self.encoder(self.dropout(self.project(regions)))
         state = last_states(encoded, mask)
         keys, words = self.look_at(encoded), self.dropout(look_up(self.embed, tokens))
-        left_out = ~(mask | ~mask.any(1, keepdim=True))
+        left_out = ~real_or_all(mask)
         states = []
         for word in words.unbind(1):
             logits = self.weigh((keys + self.look_from(state)[:, None]).tanh()).squeeze(2)
-            look = (
-                logits.to(torch.promote_types(logits.dtype, torch.float32))
-                .masked_fill(left_out, -torch.inf)
-                .softmax(1)
-                .to(encoded.dtype)
-            )
+            look = at_least_float32(logits).masked_fill(left_out, -torch.inf).softmax(1).to(encoded.dtype)
             seen = self.dropout((look[:, None] @ encoded).squeeze(1))
             state = self.cell(torch.cat([word.to(seen.dtype), seen], 1), state)
             states.append(state)

@@ -18,24 +18,24 @@ from dataclasses import replace
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
+from selhn.base.types import at_least_float32
 from selhn.models.builders import xavier
 from selhn.models.cross_attention import CrossAttention, SelfAttentionPool
 from selhn.models.layouts import FRAGMENT_NAMES, UNIT_VECTORS, AuthorsLayout
 from selhn.models.scan import shown_attention
-from selhn.models.sgraf import POOL_NAMES, STEP_NAMES, GraphReasoning, SimilaritySettings, with_pooling
-from selhn.models.table import Paper, model
-from selhn.ops import (
-    Fragments,
-    LinearWeights,
-    Pairing,
-    attended_nodes,
-    node_precision,
-    projected_differences,
-    unit,
-    unit_attention,
+from selhn.models.sgraf import (
+    POOL_NAMES,
+    STEP_NAMES,
+    GraphReasoning,
+    SimilaritySettings,
+    and_whole,
+    with_pooling,
+    with_whole,
 )
+from selhn.models.table import Paper, model
+from selhn.ops import Fragments, Pairing, unit, unit_attention
+from selhn.ops.differences import attended_nodes, node_precision, projected_differences
 
 
 class NeighbourPool(SelfAttentionPool):
@@ -98,9 +98,8 @@ class ConfidentReasoning(nn.Module):
 
     def _precision(self, pairing: Pairing) -> torch.dtype | None:
         """The precision of nodes made by kernels; None if they are not."""
-        layer = LinearWeights(self.by_word.weight, self.by_word.bias)
-        of_words = node_precision(pairing, layer)
-        return None if of_words is None else node_precision(pairing.turned(), layer)
+        of_words = node_precision(pairing, self.by_word)
+        return None if of_words is None else node_precision(pairing.turned(), self.by_word)
 
     def _of_pairs(self, pairing: Pairing, half: torch.dtype | None) -> Float[Tensor, "i T"]:
         images, texts, by_region = pairing.contexts, pairing.queries, pairing.turned()
@@ -113,7 +112,7 @@ class ConfidentReasoning(nn.Module):
         whole = unit(self.whole((pairing.of_contexts(images.whole) - texts.whole).square()).relu())
         whole = whole if half is None else whole.to(half)
         words = self._compared(pairing, to_regions, self.by_word, half)
-        textual, _ = self.textual(_with(whole, words), _and_whole(texts.mask))
+        textual, _ = self.textual(with_whole(whole, words), and_whole(texts.mask))
         # From here on texts come first: nodes of regions have the mask of their image.
         turned_whole = pairing.exchanged(whole)
         alone = replace(
@@ -122,7 +121,7 @@ class ConfidentReasoning(nn.Module):
         near = self._compared(alone, to_words.new_ones(*to_words.shape[:3], 1), self.around, half)
         confidence = self._confidence(near * turned_whole[:, :, None], images.mask)
         regions = self._compared(by_region, to_words, self.by_region, half)
-        visual, _ = self.visual(_with(turned_whole, regions * confidence), _and_whole(images.mask))
+        visual, _ = self.visual(with_whole(turned_whole, regions * confidence), and_whole(images.mask))
         both = torch.cat([textual, by_region.exchanged(visual)], 2)
         with torch.autocast(both.device.type, enabled=False):
             return self.last(both.to(self.last.weight.dtype)).squeeze(2)
@@ -134,9 +133,9 @@ class ConfidentReasoning(nn.Module):
 
         `half` is the precision of the kernels, None for the way without them.
         """
-        contexts, linear = pairing.contexts.vectors, LinearWeights(layer.weight, layer.bias)
+        contexts = pairing.contexts.vectors
         if half is not None:
-            return attended_nodes(weights, contexts, pairing.queries.vectors, linear, half)
+            return attended_nodes(weights, contexts, pairing.queries.vectors, layer, half)
         flat = pairing.of_queries(pairing.queries.vectors).flatten(1, 2)
         found = projected_differences(weights.flatten(1, 2), contexts, flat, layer)
         return pairing.by_query(unit(found.relu()).unflatten(1, weights.shape[1:3]))
@@ -145,7 +144,7 @@ class ConfidentReasoning(nn.Module):
         self, near: Float[Tensor, "c I M s"], mask: Bool[Tensor, "I M"]
     ) -> Float[Tensor, "c I M 1"]:  # fmt: skip
         """sigmoid(LN(W_c x)); the norm is over the real regions of an image."""
-        logits = self.confidence(near).squeeze(3).to(torch.promote_types(near.dtype, torch.float32))
+        logits = at_least_float32(self.confidence(near).squeeze(3))
         count = mask.sum(1, keepdim=True).clamp(min=1)
         mean = logits.masked_fill(~mask, 0).sum(2, keepdim=True) / count
         centred = (logits - mean).masked_fill(~mask, 0)
@@ -153,15 +152,6 @@ class ConfidentReasoning(nn.Module):
         places = mask.shape[1]
         normed = centred * scale * self.norm.weight[:places] + self.norm.bias[:places]
         return normed.sigmoid()[..., None].to(near.dtype)
-
-
-def _with(whole: Float[Tensor, "c Q s"], local: Float[Tensor, "c Q L s"]) -> Float[Tensor, "c Q X s"]:
-    """X = 1 + L nodes: the global node, then the others."""
-    return torch.cat([whole[:, :, None], local], 2)
-
-
-def _and_whole(mask: Bool[Tensor, "Q L"]) -> Bool[Tensor, "Q X"]:
-    return pad(mask, (1, 0), value=True)
 
 
 _PAPER = Paper("Zhang et al., AAAI 2022", "https://github.com/CrossmodalGroup/CMCAN")

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from selhn.base.errors import SelhnError
-from selhn.base.types import Attention
+from selhn.base.types import Attention, at_least_float32
 from selhn.models.builders import WordSettings, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
-from selhn.ops import Fragments, Pairing, WordGRU, unit
+from selhn.ops import Fragments, Pairing, WordGRU, real_or_all, unit
 from selhn.text import Tokenizer
 
 
@@ -47,9 +47,7 @@ class WordEncoder(nn.Module):
 
 
 def _fragments(vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"], normed: bool) -> Fragments:
-    """Normalise in float32 or wider."""
-    wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-    return Fragments.of(unit(wide) if normed else wide, mask)
+    return Fragments.of(unit(vectors) if normed else at_least_float32(vectors), mask)
 
 
 class SelfAttentionPool(nn.Module):
@@ -97,7 +95,7 @@ class SelfAttentionPool(nn.Module):
         # All images of a split may have fewer regions than the model; the missing places are padding.
         places = pad(vectors, (0, 0, 0, missing)) if missing else vectors
         logits = self.common(self.local(places) * self.mean(mean)[:, None]).squeeze(2)[:, : mask.shape[1]]
-        return logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
+        return logits.to(vectors.dtype).masked_fill(~real_or_all(mask), -torch.inf)
 
 
 class CrossAttention(AbstractMatcher):
@@ -123,6 +121,8 @@ class CrossAttention(AbstractMatcher):
         self.text = text
         self.head = head
         self.sigmoid = sigmoid
+        self.pairs_apart = bool(getattr(head, "pairs_apart", False))
+        self.images_apart = self.pairs_apart or bool(getattr(head, "images_apart", False))
         self.settings = {"vocab_size": text.words.embed.num_embeddings}
         self.watched = {"image": image, "text": text, "image_fc": image.fc, "text_last": text.words.rnn}
 
@@ -143,16 +143,6 @@ class CrossAttention(AbstractMatcher):
 
     def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
         return logits.sigmoid() if self.sigmoid else logits
-
-    @property
-    def pairs_apart(self) -> bool:
-        """Whether a pair's score is independent of the other pairs, in training too: no batch statistics."""
-        return bool(getattr(self.head, "pairs_apart", False))
-
-    @property
-    def images_apart(self) -> bool:
-        """Whether several processes may each score some images of a batch with all texts, in training too."""
-        return self.pairs_apart or bool(getattr(self.head, "images_apart", False))
 
     def attention(self, images: Fragments, texts: Fragments) -> Attention:
         """Attention between the words of one text and the regions of one image, without padding.

@@ -125,16 +125,9 @@ class CVSE(AbstractMatcher):
         self.register_buffer("concept_of_word", concept_of_word)
         self.label_ratio, self.fuse_alpha, self.smooth = label_ratio, fuse_alpha, smooth
         num_concepts, concept_dim = concepts.inputs.shape
-        self.settings = {
-            "vocab_size": common.num_words,
-            "num_concepts": num_concepts,
-            "concept_dim": concept_dim,
-        }
-        self.settings |= {
-            "concept_graph": None,
-            "concept_inputs": None,
-            "word_vectors": None,
-        }  # in the weights
+        self.settings = dict.fromkeys(("concept_graph", "concept_inputs", "word_vectors"))  # in the weights
+        sizes = {"num_concepts": num_concepts, "concept_dim": concept_dim}
+        self.settings |= {"vocab_size": common.num_words, **sizes}
         self.watched = {"image": image, "text": text, "image_fc": image.fc, "text_last": text.words.rnn}
 
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d2"]:
@@ -148,9 +141,6 @@ class CVSE(AbstractMatcher):
     ) -> Float[Tensor, "T d2"]:
         """`concepts` are 1 for those that a text has; without them they are found by its words."""
         return self._joined(self.text_levels(tokens, token_mask, concepts, self.concepts()))
-
-    def score(self, images: Float[Tensor, "I d2"], texts: Float[Tensor, "T d2"]) -> Float[Tensor, "I T"]:
-        return dot_scores(images, texts)
 
     def forward(self, batch: Batch) -> Match:
         """In training, the scores of each kind of vector, repeated by its weight."""

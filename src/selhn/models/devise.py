@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from selhn.models.builders import Words, xavier
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.table import Paper, model
 from selhn.ops import mean_of, unit
 
@@ -43,9 +43,6 @@ class DeViSE(AbstractMatcher):
 
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
         return unit(mean_of(embedding(tokens, self.words), all_real(tokens, token_mask)))
-
-    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
-        return dot_scores(images, texts)
 
 
 _PAPER = Paper("Frome et al., NIPS 2013", "https://papers.nips.cc/paper/5204")

@@ -11,10 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.pixels import as_pixels
 from selhn.ops import Fragments, unit
-from selhn.text import Tokenizer, TokenKinds, check_texts
+from selhn.text import Tokenizer, TokenKinds
+from selhn.text.tokenizer import decodable
 
 MOST_TOKENS = 256
 """Longer texts are cut, even if a model has more positions."""
@@ -73,9 +74,7 @@ class LibraryTokenizer:
         )
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-        check_texts(texts)
-        # JSON files may contain half a character (a lone surrogate), which the libraries refuse.
-        return self._encode([text.encode("utf-8", "replace").decode("utf-8") for text in texts])
+        return self._encode(decodable(texts))
 
     def save(self, folder: Path) -> None:
         raise SelhnError("the tokenizer of another library is not saved: an index names the model instead")
@@ -148,7 +147,7 @@ class Adapted(AbstractMatcher):
 
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         if self._scores is None:
-            return dot_scores(images, texts)
+            return super().score(images, texts)
         if self._images is not None:
             return self._scores(images, texts)
         regions = as_pixels(images.vectors, images.mask) if self.pixels else images.vectors

@@ -25,13 +25,8 @@ from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEnco
 from selhn.models.layouts import FRAGMENT_NAMES, SMOOTH, UNIT_VECTORS, AuthorsLayout
 from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    Direction,
-    Fragments,
-    Pairing,
-    block_cosines,
-    softmax_attention,
-)
+from selhn.ops import Direction, Fragments, Pairing, real_or_all, softmax_attention
+from selhn.ops.block_cosines import block_cosines
 
 # Official: every neighbour carries the node's own matching vector, so that sum_j e_ij m_j is m_i times a number: 1 for
 # words (dense and sparse are one function, and kernels of words cancel), sum_j e_ijk for regions, where e is normalised
@@ -62,7 +57,7 @@ class RegionGraph(nn.Module):
             sums = (logs.softmax(3) * mask[:, None, :, None]).sum(2)
             edges = torch.diag_embed(sums.transpose(1, 2)).permute(0, 2, 3, 1)
         else:
-            real = (mask | ~mask.any(1, keepdim=True))[:, None, :, None]
+            real = real_or_all(mask)[:, None, :, None]
             edges = logs.masked_fill(~real, -torch.inf).softmax(2)
         return Fragments(fragments.vectors, mask, edges=edges)
 
@@ -79,7 +74,7 @@ class WordGraph(nn.Module):
         if self.own_vectors:
             itself = torch.eye(mask.shape[1], dtype=vectors.dtype, device=mask.device)
             return Fragments(vectors, mask, edges=itself.expand(len(mask), -1, -1)[..., None])
-        joined = (mask | ~mask.any(1, keepdim=True))[:, None]
+        joined = real_or_all(mask)[:, None]
         if dependencies is not None:
             joined = joined & parsed(dependencies, mask.shape[1])
         joined = joined | torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)  # padding has itself
@@ -103,7 +98,7 @@ def parsed(dependencies: Int[Tensor, "n E 2"], num_words: int) -> Bool[Tensor, "
     return one_way | one_way.transpose(1, 2)
 
 
-class StructureMatch(nn.Module):
+class StructureScores(nn.Module):
     """One side of a pair: matching vectors along the edges, then a number for each node, then their mean."""
 
     def __init__(self, blocks: int, hidden: int, kernels: int, bias: bool):
@@ -136,8 +131,8 @@ class GraphMatching(nn.Module):
         super().__init__()
         self.smooth, self.blocks = smooth, blocks
         # Only words have a bias, as in the authors' program: an unrelated argument turned it on.
-        self.visual = StructureMatch(blocks, hidden, kernels, bias=False)
-        self.textual = StructureMatch(blocks, hidden, kernels, bias=True)
+        self.visual = StructureScores(blocks, hidden, kernels, bias=False)
+        self.textual = StructureScores(blocks, hidden, kernels, bias=True)
 
     def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
         # Products, weights and the backward pass over them; for each node its cosines, and passes over what
@@ -154,9 +149,9 @@ class GraphMatching(nn.Module):
     def _matched(self, way: Direction, side: Pairing) -> Float[Tensor, "c Q"]:
         weights = softmax_attention(side.products(), side.contexts.mask, self.smooth).permute(0, 3, 2, 1)
         nodes = block_cosines(weights, side.contexts.vectors, side.queries.vectors, self.blocks)
-        match = self.textual if way == "t2i" else self.visual
+        structure = self.textual if way == "t2i" else self.visual
         with torch.autocast(side.device.type, enabled=False):
-            return match(side.by_query(nodes), side.queries.edges, side.queries.mask)
+            return structure(side.by_query(nodes), side.queries.edges, side.queries.mask)
 
 
 @dataclass(frozen=True)

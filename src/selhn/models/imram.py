@@ -16,7 +16,7 @@ W_x v_k, with W_x v_k made once per region, and the first W_q q once per word. T
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import not_
 
 import torch
@@ -29,32 +29,31 @@ from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayout
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    Direction,
-    Pairing,
-    chunks,
-    fragment_mean,
-    is_ragged,
-    memory_precision,
-    memory_products,
-    remembered,
-    softmax_attention,
-    unit,
-    weighted_cosines,
-)
+from selhn.ops import Direction, Pairing, chunks, fragment_mean, is_ragged, softmax_attention, unit
+from selhn.ops.attention import weighted_cosines
+from selhn.ops.memory import memory_precision, memory_products, remembered
 
 # Bytes of memories processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**24
 
 
+@dataclass(frozen=True)
+class MemorySettings(WordSettings):
+    """Settings of all forms of IMRAM. The authors' scripts do not normalise memories."""
+
+    smooth: float = 9.0
+    steps: int = 3
+    memory_norm: bool = False
+
+
 class Memory(nn.Module):
     """Queries that attend to contexts repeatedly; with `normed` an updated query has length 1."""
 
-    def __init__(self, dim: int, smooth: float, steps: int, normed: bool):
+    def __init__(self, settings: MemorySettings):
         super().__init__()
-        self.smooth, self.steps, self.normed = smooth, steps, normed
-        self.output = nn.Linear(2 * dim, dim)
-        self.gate = nn.Linear(2 * dim, dim)
+        self.smooth, self.steps, self.normed = settings.smooth, settings.steps, settings.memory_norm
+        self.output = nn.Linear(2 * settings.dim, settings.dim)
+        self.gate = nn.Linear(2 * settings.dim, settings.dim)
 
     def forward(self, pairing: Pairing) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         """The scores of all K steps, and the attention of the last."""
@@ -78,7 +77,6 @@ class Memory(nn.Module):
         first = first if rows is None else first.index_select(1, rows)
         known = linear(first, of_query, bias)
         first = first if half is None else first.to(half)
-        update, look = (_remembered, _products) if half is None else (remembered, memory_products)
         pairing = replace(pairing.with_products(), queries=queries.with_gram())
         scores, looks = [], []
         for some in chunks(len(contexts), 4 * 2 * dim * first.shape[1], CHUNK_BYTES, pairing.device):
@@ -91,12 +89,11 @@ class Memory(nn.Module):
                 if step + 1 == self.steps:
                     break
                 flat = weights.flatten(2)
-                memory = update(
-                    memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some]
-                )
+                of_rows = flat if rows is None else flat.index_select(2, rows)
+                memory = remembered(memory, gates, of_rows, seen[some])
                 memory = (unit(memory) if self.normed else memory).to(first.dtype)
                 with torch.autocast(pairing.device.type, enabled=False):
-                    now = look(part.contexts.vectors, memory)
+                    now = memory_products(part.contexts.vectors, memory)
                     now = now if rows is None else torch.zeros_like(flat).index_copy(2, rows, now)
                     # A padding query is not zero after an update, and must not count in the norm over
                     # queries.
@@ -108,33 +105,15 @@ class Memory(nn.Module):
         return torch.cat(scores, 2 if pairing.aligned else 1), torch.cat(looks)
 
 
-def _products(contexts: Float[Tensor, "C M d"], memory: Float[Tensor, "C W d"]) -> Float[Tensor, "C M W"]:
-    return torch.bmm(contexts, memory.transpose(1, 2))
-
-
-def _remembered(
-    memory: Float[Tensor, "c W d"],
-    known: Float[Tensor, "c W e"],
-    weights: Float[Tensor, "C M W"],
-    seen: Float[Tensor, "C M e"],
-) -> Float[Tensor, "C W d"]:
-    """`g q + (1 - g) o` of W queries, from W_q q + b and the W_x v of the context."""
-    look = weights.transpose(1, 2).to(seen.dtype)
-    output, gate = torch.baddbmm(known.expand(len(seen), -1, -1), look, seen).chunk(2, 2)
-    return torch.lerp(output.tanh(), memory.to(output.dtype).expand_as(output), gate.sigmoid())
-
-
 class RecurrentAttention(nn.Module):
     """The scores of IMRAM: a memory for each direction."""
 
     pairs_apart = True
 
-    def __init__(
-        self, dim: int, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool
-    ):
+    def __init__(self, directions: tuple[Direction, ...], settings: MemorySettings):
         super().__init__()
-        self.directions, self.steps = directions, steps
-        self.memories = nn.ModuleDict({way: Memory(dim, smooth, steps, memory_norm) for way in directions})
+        self.directions, self.steps = directions, settings.steps
+        self.memories = nn.ModuleDict({way: Memory(settings) for way in directions})
 
     def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
         # Products and weights of every step, and the memories, which are several times as wide with
@@ -155,12 +134,10 @@ class RecurrentAttention(nn.Module):
         return pairing.summed(self.directions, lambda way, side: self.memories[way](side)[0].sum(0))
 
 
-def _imram(
-    common: WordSettings, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool
-) -> CrossAttention:
-    if steps < 1:
-        raise SelhnError(f"steps of IMRAM is {steps}: choose at least 1")
-    return with_head(RecurrentAttention(common.dim, directions, smooth, steps, memory_norm), common)
+def _imram(common: MemorySettings, *directions: Direction) -> CrossAttention:
+    if common.steps < 1:
+        raise SelhnError(f"steps of IMRAM is {common.steps}: choose at least 1")
+    return with_head(RecurrentAttention(directions, common), common)
 
 
 _PAPER = Paper("Chen et al., CVPR 2020", "https://arxiv.org/abs/2003.03772")
@@ -183,24 +160,18 @@ def _layout(mode: str, unused: Direction | None = None) -> AuthorsLayout:
 
 
 @model(_PAPER, "cross-attention", official=_layout("text_IMRAM", unused="i2t"))
-def imram_text(
-    common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
-) -> CrossAttention:
+def imram_text(common: MemorySettings) -> CrossAttention:
     """Text-IMRAM: words that attend to regions, several times."""
-    return _imram(common, ("t2i",), smooth, steps, memory_norm)
+    return _imram(common, "t2i")
 
 
 @model(_PAPER, "cross-attention", official=_layout("image_IMRAM", unused="t2i"))
-def imram_image(
-    common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
-) -> CrossAttention:
+def imram_image(common: MemorySettings) -> CrossAttention:
     """Image-IMRAM: regions that attend to words, several times."""
-    return _imram(common, ("i2t",), smooth, steps, memory_norm)
+    return _imram(common, "i2t")
 
 
 @model(_PAPER, "cross-attention", official=_layout("full_IMRAM"))
-def imram(
-    common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
-) -> CrossAttention:
-    """IMRAM: both directions, summed. The authors' scripts do not normalise memories."""
-    return _imram(common, ("t2i", "i2t"), smooth, steps, memory_norm)
+def imram(common: MemorySettings) -> CrossAttention:
+    """IMRAM: both directions, summed."""
+    return _imram(common, "t2i", "i2t")

@@ -8,7 +8,7 @@ from selhn.base.errors import Damaged, NotFound
 from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, named_object
 from selhn.base.tensor_files import built_with, read_tensors
 from selhn.models.matcher import AbstractMatcher
-from selhn.models.saved import WEIGHTS_FILE, find_folder, read_config
+from selhn.models.saved import WEIGHTS_FILE, find_folder, read_model_config
 from selhn.models.table import MODELS, create_model
 from selhn.text import has_tokenizer, load_tokenizer
 
@@ -36,7 +36,7 @@ def load_model(path: Path | str) -> AbstractMatcher:
     if not Path(path).exists() and (named := _load_named(str(path))) is not None:
         return named
     folder = find_folder(Path(path))
-    config = read_config(folder)
+    config = read_model_config(folder)
     if config["name"] not in MODELS:
         raise NotFound(
             f"{folder} holds the model {config['name']!r}, which nothing has registered: "

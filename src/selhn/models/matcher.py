@@ -30,8 +30,8 @@ ITEMS_AT_ONCE = 512
 class AbstractMatcher(nn.Module, ABC):
     """Images and texts to `scores[image, text]`.
 
-    A subclass implements the three abstract methods and passes its tokenizer on. The encoders may return
-    anything that can be indexed by rows: one vector per item, or fragments with a mask.
+    A subclass implements both encoders, passes its tokenizer on, and has a `score` unless it `is_embedding`. The
+    encoders may return anything that can be indexed by rows: one vector per item, or fragments with a mask.
     """
 
     is_embedding: bool = False
@@ -49,6 +49,10 @@ class AbstractMatcher(nn.Module, ABC):
         """The name by which `load_model` opens a model of another library; an index has no copy of it."""
         self.settings: dict[str, Any] = {}
         """What `create_model` needs to build the same model again; a subclass adds its own entries."""
+        self.pairs_apart = False
+        """Whether `logits` can score a pair without the others, in training too, from `Fragments` of both."""
+        self.images_apart = True
+        """Whether several processes may each score some images of a batch with all texts, in training too."""
         self.watched: dict[str, nn.Module] = {}
         """Parts whose gradient norms are logged: both encoders, the image FC, the last text layer."""
 
@@ -60,9 +64,13 @@ class AbstractMatcher(nn.Module, ABC):
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Any:
         """Encode every text once; without a mask all tokens are real."""
 
-    @abstractmethod
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
-        """Score every image against every text."""
+        """Score every image against every text: for embeddings, the products of their vectors."""
+        if not self.is_embedding:
+            raise NotImplementedError(
+                f"{type(self).__name__} is not an embedding, and needs a score of its own"
+            )
+        return dot_scores(images, texts)
 
     def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
         """What pairs are ranked by, (I, T): the scores or, if these saturate, the input of `activation`.
@@ -170,16 +178,6 @@ def trains_on_more(model: AbstractMatcher) -> bool:
 def members(model: AbstractMatcher) -> tuple[AbstractMatcher, ...]:
     """The networks in a model: itself, or `both` that teach each other."""
     return getattr(model, "both", (model,))
-
-
-def pairs_apart(model: AbstractMatcher) -> bool:
-    """Whether a model says that its `logits` can score a pair without the others, from `Fragments` of both."""
-    return bool(getattr(model, "pairs_apart", False))
-
-
-def images_apart(model: AbstractMatcher) -> bool:
-    """Whether the scores of an image do not depend on the other images, unless the model says otherwise."""
-    return bool(getattr(model, "images_apart", True))
 
 
 def encode_batch(model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:

@@ -31,19 +31,9 @@ from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.layouts import FRAGMENT_NAMES, SMOOTH, UNIT_VECTORS, AuthorsLayout
 from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    Fragments,
-    Pairing,
-    ThresholdRule,
-    attended_squares,
-    collected_words,
-    fragment_mean,
-    learnt_thresholds,
-    log_mask,
-    mined_words,
-    softmax_attention,
-    walk_texts,
-)
+from selhn.ops import Fragments, Pairing, fragment_mean, softmax_attention
+from selhn.ops.attention import attended_squares, log_mask
+from selhn.ops.thresholds import ThresholdRule, collected_words, learnt_thresholds, mined_words, walk_texts
 
 # Bytes of products processed at a time, so that the passes over them stay in a CPU's cache.
 CHUNK_BYTES = 2**20
@@ -95,8 +85,6 @@ class NegativeAwareAttention(nn.Module):
     weighted with the softmax of `intra_lambda` times the products of words; with None, every word is judged
     alone.
     """
-
-    pairs_apart = False
 
     def __init__(self, smooth: float, intra_lambda: float | None, thresholds: Thresholds, mining: Mining):
         super().__init__()

@@ -45,7 +45,7 @@ def load_official(
         raise NotFound(f"no public weights are known for {name!r}: {did_you_mean(name, _with_layout())}")
     if isinstance(source, (str, Path)):
         where = str(source)
-        state, options = _read_checkpoint(Path(source), layout.parts)
+        state, options = _weights_and_options(Path(source), layout.parts)
     else:
         where, state, options = "the state dict", _flat(source), {}
     # A setting that neither the authors nor we have is refused by `create_model`.
@@ -113,7 +113,7 @@ class _Absent(nn.Module):
         raise SelhnError("the weights this model was made from had no such encoder: load both sides")
 
 
-def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Settings]:
+def _weights_and_options(path: Path, parts: tuple[str, ...]) -> tuple[State, Settings]:
     """Weights and options of a file such as `model_best.pth.tar`."""
     content = read_checkpoint(path, [Namespace])  # the authors' programs store their command line in it
     options = content.get("opt") if isinstance(content, dict) else None

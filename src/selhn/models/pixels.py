@@ -166,7 +166,6 @@ class LibraryVision(nn.Module):
 def _of_transformers(folder: str | None, kept: Mapping[str, Any], side: int) -> tuple[Any, dict[str, Any]]:
     with needs("transformers"):
         library = importlib.import_module("transformers")
-    scale = {"mean": (0.5,) * 3, "deviation": (0.5,) * 3}
     if folder is not None:
         if not Path(folder).is_dir():
             raise NotFound(
@@ -175,20 +174,14 @@ def _of_transformers(folder: str | None, kept: Mapping[str, Any], side: int) -> 
         config = library.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         config = getattr(config, "vision_config", config)
         known, _ = library.image_processing_base.ImageProcessingMixin.get_image_processor_dict(folder)
-        scale = {
-            "mean": known.get("image_mean") or (0.5,) * 3,
-            "deviation": known.get("image_std") or (0.5,) * 3,
-        }
+        scale = {"mean": known.get("image_mean"), "deviation": known.get("image_std")}
     else:
         family = kept.get("model_type")
         if family not in FAMILIES:
             raise NotFound(f"vision has the model_type {family!r}: choose {', '.join(FAMILIES)}")
-        scale = {name: kept.get(name, value) for name, value in scale.items()}
-        plain = {
-            k: v
-            for k, v in kept.items()
-            if k not in (*UNKEPT, *scale, "model_type") and not k.startswith("_")
-        }
+        scale = {name: kept.get(name) for name in ("mean", "deviation")}
+        not_theirs = (*UNKEPT, *scale, "model_type")
+        plain = {k: v for k, v in kept.items() if k not in not_theirs and not k.startswith("_")}
         config = library.AutoConfig.for_model(family, **{"image_size": side, **plain})
     if getattr(config, "image_size", side) != side:
         raise SelhnError(
@@ -227,7 +220,7 @@ def _of_timm(name: str | None, kept: Mapping[str, Any], side: int) -> tuple[Any,
 
 
 def _lists(scale: Mapping[str, Any]) -> dict[str, list[float]]:
-    return {name: [float(value) for value in scale.get(name, (0.5,) * 3)] for name in ("mean", "deviation")}
+    return {name: [float(value) for value in scale.get(name) or (0.5,) * 3] for name in ("mean", "deviation")}
 
 
 def without_weights(vision: Any) -> Any:

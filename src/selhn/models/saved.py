@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import new_folder, refuse_links, whole_folder
+from selhn.base.files import refuse_links
+from selhn.base.folders import new_folder, whole_folder
 from selhn.base.names import NAMED_MODELS
 from selhn.base.sealed import CHECKSUMS_FILE, FORMAT, seal, verify
 from selhn.base.untrusted import read_json
@@ -93,7 +94,7 @@ def find_folder(path: Path) -> Path:
     return path
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_model_config(folder: Path) -> dict[str, Any]:
     """Name and settings of a saved model; all its files are verified, and none may be a link."""
     refuse_links(folder, OURS)
     config = read_json(folder / CONFIG_FILE)

@@ -12,17 +12,9 @@ from selhn.models.builders import WordSettings
 from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, SMOOTH, AuthorsLayout, Options
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    AttentionSettings,
-    Direction,
-    Focus,
-    Pairing,
-    attended_cosines,
-    attention_scores,
-    attention_weights,
-    can_attend,
-    fragment_mean,
-)
+from selhn.ops import Direction, Pairing, attended_cosines, fragment_mean, real_or_all
+from selhn.ops.attention import Focus, attention_weights
+from selhn.ops.cross_scores import AttentionSettings, attention_scores, can_attend
 
 
 class StackedAttention(nn.Module):
@@ -66,10 +58,9 @@ class StackedAttention(nn.Module):
         if self.lambda_lse is None:
             return fragment_mean(cosines, mask)
         # Official: a sum inside the logarithm and not a mean, so that more words score higher.
-        none = ~mask.any(1)
-        left_out = ~(mask | none[:, None]).T
+        left_out = ~real_or_all(mask).T
         pooled = (self.lambda_lse * cosines).masked_fill(left_out, -torch.inf).logsumexp(1) / self.lambda_lse
-        return pooled.masked_fill(none, 0)
+        return pooled.masked_fill(~mask.any(1), 0)
 
 
 def shown_attention(

@@ -9,40 +9,24 @@ SGR lets the nodes reason over a graph, SAF weights them; the score is sigmoid(W
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
-from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError
+from selhn.base.types import at_least_float32
 from selhn.models.builders import WordSettings, xavier
-from selhn.models.cross_attention import (
-    CrossAttention,
-    RegionEncoder,
-    SelfAttentionPool,
-    WordEncoder,
-)
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, SelfAttentionPool, WordEncoder
 from selhn.models.layouts import FRAGMENT_NAMES, FRAGMENTS, AuthorsLayout
 from selhn.models.scan import shown_attention
 from selhn.models.table import Paper, model
-from selhn.ops import (
-    LinearWeights,
-    Pairing,
-    can_reason,
-    compared_nodes,
-    is_ragged,
-    joined,
-    node_precision,
-    over_ranks,
-    projected_differences,
-    ranks_of,
-    reasoned,
-    unit,
-    unit_attention,
-)
+from selhn.ops import Pairing, again, chunks, is_ragged, unit, unit_attention
+from selhn.ops.batch_norm import over_ranks, ranks_of
+from selhn.ops.differences import LinearWeights, compared_nodes, node_precision, projected_differences
+from selhn.ops.fragments import joined
+from selhn.ops.reasoning import can_reason, reasoned
 
 Nodes = Float[Tensor, "I T X s"]
 NodeMask = Bool[Tensor, "T X"]
@@ -67,8 +51,7 @@ class GraphStep(nn.Module):
 
     def forward(self, nodes: Nodes, mask: NodeMask, first: int) -> Float[Tensor, "I T {first} s"]:
         logits = linear(nodes[:, :, :first], *self.mixed()) @ nodes.transpose(2, 3)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        edges = logits.masked_fill(~mask[:, None, :], -torch.inf).softmax(3, dtype=wide)
+        edges = at_least_float32(logits).masked_fill(~mask[:, None, :], -torch.inf).softmax(3)
         return self.value(edges.to(nodes.dtype) @ nodes).relu()
 
 
@@ -84,7 +67,7 @@ class GraphReasoning(nn.Module):
         halved = nodes.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else nodes
         if can_reason(halved):
             steps = [step for step in self.steps if isinstance(step, GraphStep)]
-            values = [LinearWeights(step.value.weight, step.value.bias) for step in steps[:-1]]
+            values = [step.value for step in steps[:-1]]
             seen = reasoned(halved, mask, [step.mixed() for step in steps], values)
             return steps[-1].value(seen).relu(), none
         for step in self.steps:
@@ -106,8 +89,7 @@ class AttentionFiltration(nn.Module):
         return unit((weights.to(nodes.dtype)[:, :, None] @ nodes).squeeze(2)), statistics
 
     def weigh(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T X"], Statistics]:
-        weights = self.attention(nodes).squeeze(3)
-        weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        weights = at_least_float32(self.attention(nodes).squeeze(3))
         statistics = weights.new_empty(0, len(mask))
         mean, variance = self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
         if self.training:
@@ -155,11 +137,8 @@ class SimilarityHead(nn.Module):
         self.whole = xavier(dim, sim_dim)
         self.reasoning = reasoning
         self.last = xavier(sim_dim, 1)
-
-    @property
-    def pairs_apart(self) -> bool:
-        """False if there are batch statistics over the images of a text; several processes sum theirs."""
-        return isinstance(self.reasoning, GraphReasoning)
+        # SAF has batch statistics over the images of a text; several processes sum theirs.
+        self.pairs_apart = isinstance(reasoning, GraphReasoning)
 
     def forward(self, pairing: Pairing) -> Float[Tensor, "..."]:
         if pairing.aligned:
@@ -187,9 +166,8 @@ class SimilarityHead(nn.Module):
         """The attention of the words of one pair; with SAF, also the weight of each word's node."""
         weights: dict[str, Tensor] = dict(shown_attention(pairing, self.smooth, ("t2i",)))
         if isinstance(self.reasoning, AttentionFiltration):
-            nodes = _nodes(*self._differences(pairing))
-            mask = pad(pairing.queries.mask, (1, 0), value=True)
-            weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
+            nodes = unit(with_whole(*self._differences(pairing)))
+            weights["kept"] = self.reasoning.weigh(nodes, and_whole(pairing.queries.mask))[0][0, 0, 1:]
         return weights
 
     def _logits(self, pairing: Pairing) -> tuple[Float[Tensor, "i T"], Statistics]:
@@ -197,34 +175,25 @@ class SimilarityHead(nn.Module):
 
         `remember` must not run here, where blocks are computed twice.
         """
-        images, texts = pairing.contexts, pairing.queries
-        mask = pad(texts.mask, (1, 0), value=True)
+        mask = and_whole(pairing.queries.mask)
         half = self._precision(pairing)
         if half is not None:
-            assert images.whole is not None
-            assert texts.whole is not None
-            given = images.vectors, images.mask, texts.vectors, (images.whole, texts.whole)
-            by_word, by_whole = (
-                LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole)
-            )
-            nodes = compared_nodes(
-                *given, by_word, by_whole, self.smooth, half, everywhere=not self.pairs_apart
-            )
+            everywhere = not self.pairs_apart
+            nodes = compared_nodes(pairing, self.local, self.whole, self.smooth, half, everywhere)
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
-        local, whole = self._differences(pairing)
+        whole, local = self._differences(pairing)
         if not is_ragged(local):
-            return self._of_nodes(_nodes(local, whole), mask)
+            return self._of_nodes(unit(with_whole(whole, local)), mask)
         apart = self.pairs_apart or not self.training
-        step = max(1, CPU_CHUNK_BYTES // max(1, 4 * local[:1].numel())) if apart else len(local)
-        chunks = zip(local.split(step), whole.split(step), strict=True)
-        # No random number is drawn inside.
-        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        parts = [again(lambda *some: self._of_nodes(_nodes(*some), mask), *chunk) for chunk in chunks]
-        return joined(parts, 0)
+        chunk_bytes = CPU_CHUNK_BYTES if apart else 4 * local.numel()
+        some = chunks(len(local), 4 * local[:1].numel(), chunk_bytes, local.device)
+        of_nodes = again(lambda whole, local: self._of_nodes(unit(with_whole(whole, local)), mask))
+        logits, statistics = joined([of_nodes(whole[own], local[own]) for own in some], 0)
+        return logits, statistics
 
-    def _differences(self, pairing: Pairing) -> tuple[Float[Tensor, "i T N s"], Float[Tensor, "i T s"]]:
-        """W_l (a_n - w_n)^2 and W_g (v - t)^2."""
+    def _differences(self, pairing: Pairing) -> tuple[Float[Tensor, "i T s"], Float[Tensor, "i T N s"]]:
+        """W_g (v - t)^2 and W_l (a_n - w_n)^2."""
         assert pairing.contexts.whole is not None
         assert pairing.queries.whole is not None
         weights, words = unit_attention(pairing, self.smooth), pairing.of_queries(pairing.queries.vectors)
@@ -232,11 +201,11 @@ class SimilarityHead(nn.Module):
             weights.flatten(1, 2), pairing.contexts.vectors, words.flatten(1, 2), self.local
         )
         whole = (pairing.of_contexts(pairing.contexts.whole) - pairing.queries.whole).square()
-        return pairing.by_query(local.unflatten(1, weights.shape[1:3])), self.whole(whole)
+        return self.whole(whole), pairing.by_query(local.unflatten(1, weights.shape[1:3]))
 
     def _precision(self, pairing: Pairing) -> torch.dtype | None:
         """The precision of nodes made by kernels; None if they are not."""
-        return node_precision(pairing, LinearWeights(self.local.weight, self.local.bias))
+        return node_precision(pairing, self.local)
 
     def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)
@@ -244,9 +213,14 @@ class SimilarityHead(nn.Module):
             return self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics
 
 
-def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Nodes:
-    """X = 1 + N nodes: that of the whole, then those of the words."""
-    return unit(torch.cat([whole[:, :, None], local], 2))
+def with_whole(whole: Float[Tensor, "c Q s"], local: Float[Tensor, "c Q L s"]) -> Float[Tensor, "c Q X s"]:
+    """X = 1 + L nodes: that of the whole, then those of the fragments."""
+    return torch.cat([whole[:, :, None], local], 2)
+
+
+def and_whole(mask: Bool[Tensor, "Q L"]) -> Bool[Tensor, "Q X"]:
+    """The mask of such nodes: the whole is always there."""
+    return pad(mask, (1, 0), value=True)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.models.builders import BertSettings, WordSettings, xavier
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.table import Paper, model
-from selhn.ops import GPO, MLP, MLPOrder, WordGRU, unit
+from selhn.ops import GPO, MLP, WordGRU, unit
 from selhn.ops.bert import Bert, bert_tokenizer
+from selhn.ops.mlp import MLPOrder
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]
@@ -83,9 +84,6 @@ class VSE(AbstractMatcher):
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
         return self.text(tokens, all_real(tokens, token_mask))
 
-    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
-        return dot_scores(images, texts)
-
 
 def with_gru(
     body: Body, common: WordSettings, word_dropout: float, mlp_order: MLPOrder, mask_bn: bool
@@ -98,13 +96,12 @@ def with_gru(
 
 def with_words(common: BertSettings) -> tuple[Bert, Tokenizer | None]:
     """A BERT and what makes its tokens: by default its own tokenizer."""
-    source = common.bert
-    if (
-        isinstance(source, Mapping) and common.tokenizer is not None
-    ):  # random weights: as many rows as there are words
-        source = {"vocab_size": common.tokenizer.size, **source}
+    source, tokenizer = common.bert, common.tokenizer
+    if isinstance(source, Mapping) and tokenizer is not None:
+        # Random weights: as many rows as there are words.
+        source = {"vocab_size": tokenizer.size, **source}
     words = Bert(source, common.freeze_bert)
-    tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
+    tokenizer = bert_tokenizer(source) if tokenizer is None else tokenizer
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:
         raise SelhnError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selhn.models.builders import WordSettings, xavier
 from selhn.models.layouts import AuthorsLayout
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.table import Paper, model
 from selhn.ops import last_states, mean_of, unit, word_embedding
 
@@ -53,7 +53,7 @@ class VSEpp(AbstractMatcher):
     def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
         """Cosines, or minus the length of the part of a text that the image lacks."""
         if not self.order:
-            return dot_scores(images, texts)
+            return super().score(images, texts)
         rows = max(1, _NUMBERS_AT_ONCE // max(1, texts.numel()))
         return torch.cat([-(texts - block[:, None]).relu().norm(dim=2) for block in images.split(rows)])
 

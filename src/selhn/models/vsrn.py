@@ -16,7 +16,7 @@ from selhn.base.types import Batch, Match
 from selhn.models.builders import WordSettings, xavier
 from selhn.models.captioner import Captioner
 from selhn.models.layouts import UNIT_VECTORS, AuthorsLayout, Names
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, dot_scores
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.table import Paper, model
 from selhn.ops import last_states, look_up, masked_batch_norm, side_by_side, unit, word_embedding
 
@@ -94,9 +94,6 @@ class VSRN(AbstractMatcher):
 
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
         return unit(last_states(self.rnn(look_up(self.embed, tokens))[0], all_real(tokens, token_mask)))
-
-    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
-        return dot_scores(images, texts)
 
     def forward(self, batch: Batch) -> Match:
         """The scores, and in training the captioner's loss; both share one pass over the graph."""

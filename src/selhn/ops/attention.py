@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from selhn.ops.cross_scores import EPSILON, SLOPE
-from selhn.ops.fragments import Fragments, chunks
+from selhn.ops.fragments import Fragments, chunks, real_or_all
 from selhn.ops.pairing import Pairing
 
 Focus = Literal["equal", "prob"]
@@ -108,10 +108,8 @@ def unit_attention(pairing: Pairing, smooth: float) -> Float[Tensor, "C q L K"]:
 
 def log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:
     """0 for fragments, -inf for padding; in a context of padding only, the zeros are attended to."""
-    none = ~mask.any(1, keepdim=True)
-    return torch.zeros(mask.shape, device=mask.device).masked_fill(~(mask | none), -torch.inf)[
-        :, :, None, None
-    ]
+    zeros = torch.zeros(mask.shape, device=mask.device)
+    return zeros.masked_fill(~real_or_all(mask), -torch.inf)[:, :, None, None]
 
 
 def _softmax_forward(dots: Tensor, log_mask: Tensor, smooth: float, weights: Tensor) -> Tensor:

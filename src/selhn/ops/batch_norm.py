@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from selhn.base.ranks import Ranks, total
+from selhn.base.ranks import Processes, total
+from selhn.base.types import at_least_float32
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
@@ -34,9 +35,9 @@ def synced(model: nn.Module) -> Iterator[None]:
             norm.__class__ = nn.BatchNorm1d
 
 
-def ranks_of(norm: nn.BatchNorm1d) -> Ranks | None:
+def ranks_of(norm: nn.BatchNorm1d) -> Processes | None:
     """The processes whose batches a norm takes its statistics from; None if it is not `synced`."""
-    return Ranks.of() if isinstance(norm, SyncedBatchNorm) else None
+    return Processes.of() if isinstance(norm, SyncedBatchNorm) else None
 
 
 def over_ranks(norm: nn.BatchNorm1d, own: Tensor) -> Tensor:
@@ -78,7 +79,7 @@ def weighted_batch_norm(
     weight: Float[Tensor, "*n 1"] | Bool[Tensor, "*n 1"],
 ) -> Float[Tensor, "*n c"]:
     """Batch norm in training; rows of weight 0 do not count in the statistics, rows of weight 1 do."""
-    rows = features.to(torch.promote_types(features.dtype, torch.float32))
+    rows = at_least_float32(features)
     weight, axes = weight.to(rows.dtype), tuple(range(rows.ndim - 1))
     count = over_ranks(norm, weight.sum()).clamp(min=1)
     mean = over_ranks(norm, (rows * weight).sum(axes)) / count

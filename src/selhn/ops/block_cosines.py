@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.ops.cross_scores import EPSILON
+from selhn.ops.fragments import chunks_with_queries
 from selhn.ops.gpu import half_precision, takes_float32
 
 MOST_FRAGMENTS = 128
@@ -79,14 +80,6 @@ def attended_blocks(
     return AttendedBlocks.apply(weights, contexts, queries, blocks)
 
 
-def _chunks(weights: Tensor, queries: Tensor) -> list[tuple[slice, slice]]:
-    """Some contexts, and the queries that attend to them."""
-    bytes_each = queries.element_size() * weights.shape[1] * queries.shape[2]
-    step = max(1, CHUNK_BYTES.get(weights.device.type, 2**22) // max(1, bytes_each))
-    some = [slice(first, first + step) for first in range(0, len(weights), step)]
-    return [(contexts, contexts if len(queries) == len(weights) else slice(None)) for contexts in some]
-
-
 class _InBlocks(torch.autograd.Function):
     """(w, c, q) -> q . x and x . x in every block, x = sum_k w_k c_k.
 
@@ -99,7 +92,9 @@ class _InBlocks(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         dot = weights.new_empty(*weights.shape[:2], blocks)
         square = torch.empty_like(dot)
-        for some, own in _chunks(weights, queries):
+        chunk_bytes = CHUNK_BYTES.get(weights.device.type, 2**22)
+        ctx.chunks = chunks_with_queries(weights, queries, chunk_bytes)
+        for some, own in ctx.chunks:
             attended = torch.bmm(weights[some], contexts[some]).unflatten(2, (blocks, -1))
             torch.sum(attended * queries[own].unflatten(2, (blocks, -1)), 3, out=dot[some])
             torch.sum(attended.square_(), 3, out=square[some])
@@ -113,7 +108,7 @@ class _InBlocks(torch.autograd.Function):
         weights, contexts, queries = ctx.saved_tensors
         grad_weights, grad_contexts = torch.empty_like(weights), torch.empty_like(contexts)
         grad_queries = torch.zeros_like(queries)
-        for some, own in _chunks(weights, queries):
+        for some, own in ctx.chunks:
             attended = torch.bmm(weights[some], contexts[some]).unflatten(2, (ctx.blocks, -1))
             by_query = (attended * grad_dot[some, :, :, None]).flatten(2)
             grad_queries[own] += by_query if own == some else by_query.sum(0, keepdim=True)

@@ -18,12 +18,12 @@ the projection is not repeated.
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from selhn.ops.cross_scores import can_attend
-from selhn.ops.fragments import chunks, is_ragged
+from selhn.ops.fragments import chunks_with_queries, is_ragged
 from selhn.ops.gpu import half_precision
 from selhn.ops.pairing import Pairing
 
@@ -38,13 +38,16 @@ CHUNK_BYTES = 2**22
 
 
 class LinearWeights(NamedTuple):
-    """A linear layer."""
+    """The weights of a linear layer that is no module, because they are computed."""
 
     weight: Float[Tensor, "s d"]
     bias: Float[Tensor, " s"]
 
 
-def node_precision(pairing: Pairing, projection: LinearWeights) -> torch.dtype | None:
+Linear = nn.Linear | LinearWeights
+
+
+def node_precision(pairing: Pairing, projection: Linear) -> torch.dtype | None:
     """The precision of the nodes; None if the kernels cannot be used."""
     images, texts = pairing.contexts.vectors, pairing.queries.vectors
     if (
@@ -62,15 +65,7 @@ def node_precision(pairing: Pairing, projection: LinearWeights) -> torch.dtype |
 
 
 def compared_nodes(
-    images: Float[Tensor, "I M d"],
-    region_mask: Bool[Tensor, "I M"],
-    texts: Float[Tensor, "T N d"],
-    wholes: tuple[Float[Tensor, "I d"], Float[Tensor, "T d"]],
-    local: LinearWeights,
-    whole: LinearWeights,
-    smooth: float,
-    dtype: torch.dtype,
-    everywhere: bool,
+    pairing: Pairing, local: Linear, whole: Linear, smooth: float, dtype: torch.dtype, everywhere: bool
 ) -> Float[Tensor, "I T X s"]:
     """X = 1 + N unit nodes of every image with every text: that of the whole, then those of the words.
 
@@ -79,16 +74,18 @@ def compared_nodes(
     """
     from selhn.kernels.hopper.differences import ComparedNodes
 
-    with torch.autocast(images.device.type, enabled=False):
-        given = images, texts, images @ images.mT, *wholes, *local, *whole
-        return ComparedNodes.apply(region_mask.contiguous(), smooth, dtype, everywhere, *given)
+    images, texts = pairing.contexts, pairing.queries
+    with torch.autocast(pairing.device.type, enabled=False):
+        given = images.vectors, texts.vectors, images.products(), images.whole, texts.whole
+        layers = local.weight, local.bias, whole.weight, whole.bias
+        return ComparedNodes.apply(images.mask.contiguous(), smooth, dtype, everywhere, *given, *layers)
 
 
 def attended_nodes(
     weights: Float[Tensor, "C Q L K"],
     contexts: Float[Tensor, "C K d"],
     queries: Float[Tensor, "Q L d"],
-    layer: LinearWeights,
+    layer: Linear,
     dtype: torch.dtype,
 ) -> Float[Tensor, "C Q L s"]:
     """`unit(ReLU(W (a - q)^2 + b))` of every fragment q and what it attends to, a = sum_k w_k c_k.
@@ -98,7 +95,7 @@ def attended_nodes(
     from selhn.kernels.hopper.differences import AttendedNodes
 
     with torch.autocast(contexts.device.type, enabled=False):
-        return AttendedNodes.apply(dtype, weights, contexts, queries, *layer)
+        return AttendedNodes.apply(dtype, weights, contexts, queries, layer.weight, layer.bias)
 
 
 def has_kernels(device: torch.device) -> bool:
@@ -124,12 +121,6 @@ def projected_differences(
     return layer(difference * difference)
 
 
-def _chunks(weights: Tensor, words: Tensor) -> list[tuple[slice, slice]]:
-    """Some images, and the words that belong to them."""
-    some = chunks(len(weights), words.element_size() * words[:1].numel(), CHUNK_BYTES, words.device)
-    return [(images, images if len(words) == len(weights) else slice(None)) for images in some]
-
-
 class _Projected(torch.autograd.Function):
     """(p, v, w, W, b) -> W (p v - w)^2 + b."""
 
@@ -138,7 +129,7 @@ class _Projected(torch.autograd.Function):
         ctx: Any, weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor
     ) -> Tensor:
         out = weights.new_empty(*weights.shape[:2], len(matrix))
-        for images, texts in _chunks(weights, words):
+        for images, texts in chunks_with_queries(weights, words, CHUNK_BYTES):
             difference = torch.baddbmm(words[texts], weights[images], regions[images], beta=-1)
             out[images] = linear(difference.square_(), matrix, bias)
         ctx.save_for_backward(weights, regions, words, matrix)
@@ -150,7 +141,7 @@ class _Projected(torch.autograd.Function):
         weights, regions, words, matrix = ctx.saved_tensors
         grad_weights, grad_regions = torch.empty_like(weights), torch.empty_like(regions)
         grad_words, grad_matrix = torch.zeros_like(words), torch.zeros_like(matrix)
-        for images, texts in _chunks(weights, words):
+        for images, texts in chunks_with_queries(weights, words, CHUNK_BYTES):
             difference = torch.baddbmm(words[texts], weights[images], regions[images], beta=-1)
             some = grad[images].flatten(0, 1)
             grad_difference = (some @ matrix).view_as(difference).mul_(difference).mul_(2)

@@ -3,28 +3,39 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import embedding, pad
+from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
+
+from selhn.base.types import at_least_float32
 
 RAGGED_DEVICES: tuple[str, ...] = ("cpu",)
 CPU_BYTE_BUDGET = 2**30
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
 
 
 def unit(vectors: Float[Tensor, "*K d"], epsilon: float = 1e-8, axis: int = -1) -> Float[Tensor, "*K d"]:
     """`x / (|x| + epsilon)`, in float32 or wider; a zero vector stays zero, with finite gradients."""
-    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    vectors = at_least_float32(vectors)
     return vectors / (torch.linalg.vector_norm(vectors, dim=axis, keepdim=True) + epsilon)
 
 
 def mean_of(vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"]) -> Float[Tensor, "n d"]:
     """The mean of an item's vectors without padding, in float32 or wider; zeros if there are none."""
     total = vectors.masked_fill(~mask[:, :, None], 0).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
-    return total.to(torch.promote_types(total.dtype, torch.float32))
+    return at_least_float32(total)
+
+
+def real_or_all(mask: Bool[Tensor, "*n K"]) -> Bool[Tensor, "*n K"]:
+    """The mask, or all of it where nothing is real: a softmax over nothing is NaN."""
+    return mask | ~mask.any(-1, keepdim=True)
 
 
 def is_ragged(tensor: Tensor) -> bool:
@@ -68,14 +79,13 @@ class Fragments:
         `longest` is how many fragments an item is expected to have at most; more also fit.
         """
         vectors, mask, first = torch.empty(0, 0, 0), torch.empty(0, 0), 0
-        whole: Tensor | None = None
+        wholes: list[Tensor] = []
         edges: Tensor | None = None
         for part in parts:
             items, length = slice(first, first + len(part)), part.mask.shape[1]
             if first == 0:
                 vectors = part.vectors.new_zeros(num_items, max(length, longest), part.vectors.shape[2])
                 mask = part.mask.new_zeros(vectors.shape[:2])
-                whole = None if part.whole is None else part.whole.new_empty(num_items, part.whole.shape[1])
                 if part.edges is not None:
                     edges = part.edges.new_zeros(num_items, *[mask.shape[1]] * 2, part.edges.shape[3])
             if length > mask.shape[1]:
@@ -83,18 +93,20 @@ class Fragments:
                 vectors, mask = pad(vectors, (0, 0, 0, missing)), pad(mask, (0, missing))
                 edges = None if edges is None else pad(edges, (0, 0, 0, missing, 0, missing))
             vectors[items, :length], mask[items, :length] = part.vectors, part.mask
-            if whole is not None and part.whole is not None:
-                whole[items] = part.whole
+            if part.whole is not None:
+                wholes.append(part.whole)
             if edges is not None and part.edges is not None:
                 edges[items, :length, :length] = part.edges
             first = items.stop
-        return cls(vectors, mask, whole, edges=edges)
+        return cls(vectors, mask, torch.cat(wholes) if wholes else None, edges=edges)
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def __getitem__(self, items: slice | Int[Tensor, " m"]) -> "Fragments":
-        return self.each(lambda rows: rows[items] if isinstance(items, slice) else _selected(rows, items))
+        return self.each(
+            lambda rows: rows[items] if isinstance(items, slice) else rows.index_select(0, items)
+        )
 
     def split(self, size: int) -> list["Fragments"]:
         return [self[first : first + size] for first in range(0, len(self), size)]
@@ -178,9 +190,21 @@ def chunks(number: int, bytes_each: int, chunk_bytes: int, device: torch.device)
     return [slice(first, first + step) for first in range(0, number, step)]
 
 
-def _selected(rows: Tensor, items: Int[Tensor, " m"]) -> Tensor:
-    """The rows of some items; the gradient is summed row by row."""
-    if rows.device.type != "cpu" or not rows.is_floating_point():
-        return rows.index_select(0, items)
-    # On a CPU the gradient of indexing is summed number by number, several times slower.
-    return embedding(items, rows.flatten(1)).unflatten(1, rows.shape[1:])
+def chunks_with_queries(
+    weights: Float[Tensor, "C W K"], queries: Float[Tensor, "c W d"], chunk_bytes: int
+) -> list[tuple[slice, slice]]:
+    """Some contexts with about `chunk_bytes` of what their queries attend to, and these queries.
+
+    c is C, or 1 if all contexts meet the same queries.
+    """
+    step = max(1, chunk_bytes // max(1, queries.element_size() * queries[:1].numel()))
+    some = [slice(first, first + step) for first in range(0, len(weights), step)]
+    return [(contexts, contexts if len(queries) == len(weights) else slice(None)) for contexts in some]
+
+
+def again(compute: Callable[P, ResultT]) -> Callable[P, ResultT]:
+    """A function that the backward pass calls again, instead of storing what is inside.
+
+    It draws no random numbers: a CUDA graph cannot read the state of a generator.
+    """
+    return partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)

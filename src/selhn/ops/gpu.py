@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+HALVES = (torch.float16, torch.bfloat16)
 FirstT = TypeVar("FirstT")
 SecondT = TypeVar("SecondT")
 

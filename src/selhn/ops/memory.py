@@ -1,8 +1,7 @@
-"""The memory of IMRAM for all pairs on a GPU, without storing intermediate results.
+"""The memory of IMRAM for all pairs, on a GPU without storing intermediate results.
 
 Chen et al., CVPR 2020. A query q that looks at contexts v with the weights p remembers g q + (1 - g) tanh(o),
-where o and the logit of g are W_q q + b + sum_k p_k W_x v_k. `selhn.models.imram` has the equations, and is
-the way without a GPU.
+where o and the logit of g are W_q q + b + sum_k p_k W_x v_k.
 
 One kernel makes that sum and the new memory of it, tile by tile, in half precision with sums in float32. The
 backward pass makes the sum again; it writes the gradients of the two logits, from which matrix products make
@@ -17,14 +16,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from selhn.ops.cross_scores import MOST_REGIONS
-from selhn.ops.gpu import half_precision, takes_float32, wide_product
+from selhn.ops.gpu import HALVES, half_precision, takes_float32, wide_product
 
 CHANNELS = 64
 """Channels per program; the width of a memory is a multiple of it."""
 
 
 def memory_precision(contexts: Float[Tensor, "C M d"], queries: Float[Tensor, "Q L d"]) -> torch.dtype | None:
-    """The precision in which `remembered` keeps memories; None if it cannot be used."""
+    """The precision in which a kernel keeps memories; None to compute without it."""
     dim = contexts.shape[2]
     if (
         not takes_float32(contexts, queries)
@@ -45,18 +44,23 @@ def remembered(
 ) -> Float[Tensor, "C W d"]:
     """`g q + (1 - g) tanh(o)` of W queries, from W_q q + b and the W_x v of what is seen, o first (e = 2 d).
 
-    All but the weights are in half precision; c is C, or 1 if all contexts meet the same queries.
+    c is C, or 1 if all contexts meet the same queries. A kernel takes memories in half precision, and then all but
+    the weights must be.
     """
-    from selhn.kernels.memory import Remembered
+    if memory.dtype in HALVES:
+        from selhn.kernels.memory import Remembered
 
-    return Remembered.apply(memory, known, weights, seen)
+        return Remembered.apply(memory, known, weights, seen)
+    look = weights.mT.to(seen.dtype)
+    output, gate = torch.baddbmm(known.expand(len(seen), -1, -1), look, seen).chunk(2, 2)
+    return torch.lerp(output.tanh(), memory.to(output.dtype).expand_as(output), gate.sigmoid())
 
 
 def memory_products(
     vectors: Float[Tensor, "C M d"], memory: Float[Tensor, "C W d"]
 ) -> Float[Tensor, "C M W"]:
-    """Vectors in float32 with memories in half precision; only the gradients round the vectors."""
-    return _Products.apply(vectors, memory)
+    """v q', where only the gradients round the vectors if memories are in half precision."""
+    return _Products.apply(vectors, memory) if memory.dtype in HALVES else torch.bmm(vectors, memory.mT)
 
 
 class _Products(torch.autograd.Function):

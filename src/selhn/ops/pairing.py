@@ -7,20 +7,20 @@ are 1.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Processes
 from selhn.ops.cross_scores import rounded
 from selhn.ops.fragments import (
     Fragments,
     ScoresT,
+    again,
     chunks,
     default_byte_budget,
     is_ragged,
@@ -137,7 +137,7 @@ class Pairing:
         words: int = 0,
         pairs: int = 0,
         all_images: bool = False,
-        ranks: Ranks | None = None,
+        ranks: Processes | None = None,
     ) -> ScoresT:
         """`score`, (i, T), of as many images and texts at a time as fit `contexts.byte_budget`; (P,) if aligned.
 
@@ -164,8 +164,7 @@ class Pairing:
         if fits and not by_length:
             return score(self)
         if not fits and torch.is_grad_enabled():
-            # No random number is drawn inside, and a CUDA graph cannot read the generator's state.
-            score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
+            score = again(score)
         order, blocks = None, texts.split(sizes[1])
         if by_length:
             # The longest first, which the thresholds of NAAF depend on.

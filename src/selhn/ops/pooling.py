@@ -7,12 +7,12 @@ in registers. Equal values take their places in the order of the set.
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.types import at_least_float32
 from selhn.ops.gpu import fusable, side_by_side
 from selhn.ops.gru import BiGRU, mirror_positions
 
@@ -57,17 +57,12 @@ class GPO(nn.Module):
 
     def _weights(self, lengths: Int[Tensor, " L"], size: int) -> Float[Tensor, "L M"]:
         weight = self.linear.weight
-        # Nothing symbolic may be cached, and nothing on a GPU: a recorded step would read it after the
-        # cache has dropped it.
-        remember = weight.device.type == "cpu" and not torch.compiler.is_exporting()
-        of_size = _remembered_positions if remember else _positions
-        positions = of_size(size, self.position_dim, weight.device, weight.dtype)[None]
+        positions = _positions(size, self.position_dim, weight.device, weight.dtype)[None]
         ahead, _ = self.gru.ahead(positions)  # the same for all lengths: a state never sees what follows it
         mirror = mirror_positions(lengths, size)
         back, _ = self.gru.back(positions[0][mirror])
         back = back.gather(1, mirror[:, :, None].expand_as(back))
-        scores = self.linear((ahead + back) / 2).squeeze(2)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / self.temperature
+        scores = at_least_float32(self.linear((ahead + back) / 2).squeeze(2)) / self.temperature
         padding = torch.arange(size, device=lengths.device) >= lengths[:, None]
         return scores.masked_fill(padding, -torch.inf).softmax(dim=1)
 
@@ -89,15 +84,6 @@ def pool_sorted(
     present = torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
     ordered = ordered.masked_fill(~present[:, :, None], 0)
     return torch.einsum("bm,bmd->bd", weights.to(ordered.dtype), ordered)
-
-
-@lru_cache(maxsize=64)
-def _remembered_positions(
-    size: int, dim: int, device: torch.device, dtype: torch.dtype
-) -> Float[Tensor, "M p"]:
-    # A value first computed under inference_mode may be needed for training later.
-    with torch.inference_mode(False):
-        return _positions(size, dim, device, dtype)
 
 
 def _positions(size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "M p"]:

@@ -10,13 +10,12 @@ queries, edges and values again, of the graphs near those that have a gradient.
 
 from collections.abc import Sequence
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.ops import differences
-from selhn.ops.differences import SIZES_OF_NODES, LinearWeights
-from selhn.ops.gpu import fusable
+from selhn.ops.differences import SIZES_OF_NODES, Linear, LinearWeights
+from selhn.ops.gpu import HALVES, fusable
 
 ROWS = 128
 """Nodes of a program: a graph has no more."""
@@ -25,7 +24,7 @@ ROWS = 128
 def can_reason(nodes: Float[Tensor, "I T X s"]) -> bool:
     """Whether `reasoned` can be used: half precision on a GPU, and not too many nodes."""
     return (
-        nodes.dtype in (torch.float16, torch.bfloat16)
+        nodes.dtype in HALVES
         and fusable(nodes)
         and nodes.numel() > 0
         and nodes.shape[2] <= ROWS
@@ -38,7 +37,7 @@ def reasoned(
     nodes: Float[Tensor, "I T X s"],
     mask: Bool[Tensor, "T X"],
     queries: Sequence[LinearWeights],
-    values: Sequence[LinearWeights],
+    values: Sequence[Linear],
 ) -> Float[Tensor, "I T s"]:
     """What the first node sees in the last step, after a step for each of `values`; that step has none.
 
@@ -48,5 +47,5 @@ def reasoned(
 
     weights: list[Tensor] = []
     for query, value in zip(queries, values):
-        weights += [*query, *value]
+        weights += [*query, value.weight, value.bias]
     return Reasoned.apply(nodes, mask.contiguous(), *weights, *queries[-1])

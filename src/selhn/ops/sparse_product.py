@@ -5,6 +5,7 @@
 The gradient of the maxima and of the positives is such a product: every anchor has one winner.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,16 @@ class Edges(NamedTuple):
     def mT(self) -> "Edges":
         """The transposed matrix."""
         return Edges(self.columns, self.rows, self.weights)
+
+    @classmethod
+    def of_pairs(cls, weights: Float[Tensor, " R"], first: int) -> "Edges":
+        """Entries of rows i and columns `first` + i."""
+        rows = torch.arange(len(weights), device=weights.device)
+        return cls(rows, rows + first, weights)
+
+    def joined(self, others: Iterable["Edges"]) -> "Edges":
+        """The entries of several."""
+        return Edges(*(torch.cat(field) for field in zip(self, *others)))
 
 
 class Base(NamedTuple):

@@ -96,7 +96,7 @@ def thin(run: int, name: str, points: Points, average: bool = True) -> Curve:
 def panels(runs: Sequence[RunRecord]) -> list[Panel]:
     """Panels for what the logs have: loss, delta_s, share of mined anchors, gradients, and RSUM on dev."""
     per_anchor = all(run.found.log.loss_name == "loss_per_anchor" for run in runs)
-    plateaus, epsilons = {run.found.plateau for run in runs}, {run.epsilon for run in runs}
+    plateaus, epsilons = {run.found.plateau for run in runs}, {run.found.epsilon for run in runs}
     known = [plateau for plateau in plateaus if plateau]
     # On one axis, a sum over all negatives would flatten a loss over one negative.
     far_apart = bool(known) and max(known) > FAR_APART * min(known)

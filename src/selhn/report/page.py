@@ -20,6 +20,7 @@ from selhn.base.sealed import digest_file
 from selhn.base.untrusted import read_json
 from selhn.base.version import __version__
 from selhn.data import Split
+from selhn.data.formats import DATASETS, find_format
 from selhn.data.splits import SPLITS
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
@@ -29,7 +30,6 @@ from selhn.pictures.picture_report import REPORT_FILE
 from selhn.report.curves import panel_data, panels
 from selhn.report.records import RunRecord, compared, lead, read_runs, results
 from selhn.report.retrievals import ANSWERS, Examples, find_examples
-from selhn.training.recipes import find_data
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -116,7 +116,7 @@ def page(
         source = data or (None if config is None else config.data)
         folder = pictures or (None if source is None else imported_from(source))
         texts = dict(reversed([*zip(split.image_of_text.tolist(), split.captions)]))
-        shown = {"picture": picture_source(examples.whole, folder), "first_text": texts.get}
+        shown = {"picture": shown_picture(examples.whole, folder), "first_text": texts.get}
     return PAGES.get_template("report.html").render(
         runs=runs,
         lead=lead(runs),
@@ -142,7 +142,7 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
+def shown_picture(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
     """How to show an image, by its row: drawn, or its file inside the folder; None if neither."""
 
     @cache
@@ -163,7 +163,7 @@ def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], 
 
 def imported_from(data: str) -> Path | None:
     """The folder of pictures that a data set was imported from, if it was imported on this machine."""
-    told = Path(find_data(data)) / REPORT_FILE
+    told = (find_format(data)[0] if data in DATASETS else Path(data)) / REPORT_FILE
     folder = read_json(told).get("folder") if told.is_file() else None
     if not isinstance(folder, str):
         return None

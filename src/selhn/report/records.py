@@ -1,21 +1,20 @@
 """The content of run folders, read once, and the sentences and tables of a report."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import flat
-from selhn.diagnose import Diagnosis, diagnose, epsilon_of
+from selhn.diagnose import Diagnosis, diagnose
 from selhn.eval import Metrics
-from selhn.losses import create_loss
-from selhn.runs import OWN, RunFolder
+from selhn.eval.metrics import DEFAULT_KS
+from selhn.runs import RunFolder
 from selhn.training import RunConfig, run_names
 from selhn.training.run import trained_on
-
-RECALLS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,6 @@ class RunRecord:
     folder: Path
     name: str
     found: Diagnosis
-    epsilon: float
-    """The delta_s from which an anchor counts as separated."""
     data: str
     """A description of its data that is unique to the data."""
     config: RunConfig | None
@@ -74,24 +71,22 @@ def _read_run(path: Path, name: str) -> RunRecord:
     found = diagnose(path)
     config = None if folder.config is None else RunConfig.from_dict(folder.config)
     results = folder.results
+    with _reading(folder.file("results.json")):
+        test = None if results is None else Metrics.from_dict(results.test)
     rows = [row for row in rows if isinstance(row.get("dev"), Mapping) and "i2t" in row["dev"]]
-    measured = [(int(row.get("epoch", 0)) + 1, _metrics(row["dev"], folder.log_path)) for row in rows]
+    with _reading(folder.log_path):
+        measured = [(int(row.get("epoch", 0)) + 1, Metrics.from_dict(row["dev"])) for row in rows]
     # As training chooses it.
     best_epoch, dev = max(measured, key=lambda one: one[1].rsum, default=(None, None))
     return RunRecord(
         path,
         name,
         found,
-        epsilon_of(
-            None
-            if config is None or config.loss.startswith(OWN)
-            else create_loss(config.loss, **config.loss_settings)
-        ),
         trained_on(path) or f"the unnamed data of {name}",
         config,
         as_typed(folder.identity if config is None else config.to_dict()),
         as_typed(folder.environment),
-        None if results is None else _metrics(results.test, folder.file("results.json")),
+        test,
         dev,
         best_epoch,
         None if results is None else results.stalled,
@@ -105,10 +100,12 @@ def as_typed(settings: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _metrics(named: Any, path: Path) -> Metrics:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say that the file is damaged if what it holds is not what a run writes."""
     try:
-        return Metrics.from_dict(named)
-    except SelhnError as error:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
         raise Damaged(f"{path} cannot be read ({error}): was it edited by hand?") from None
 
 
@@ -160,7 +157,7 @@ def results(runs: Sequence[RunRecord]) -> dict[str, dict[int, list[float]]]:
     """Recalls (-1 if not measured) and RSUM by the number of the run, under what they were measured on."""
 
     def measured(one: Metrics) -> list[float]:
-        return [*(way.recalls.get(k, -1.0) for way in (one.i2t, one.t2i) for k in RECALLS), one.rsum]
+        return [*(way.recalls.get(k, -1.0) for way in (one.i2t, one.t2i) for k in DEFAULT_KS), one.rsum]
 
     found = {}
     for data, numbers in by_data(runs).items():

@@ -58,7 +58,7 @@ class Examples:
     split: Split
     """The images that are searched."""
     whole: Split
-    """The number of all images; those are the first of them."""
+    """All images; those are the first of them."""
     found: dict[Direction, tuple[Example, ...]]
     missed: dict[Direction, tuple[Example, ...]]
     first: dict[Direction, tuple[int, int]]
@@ -104,9 +104,11 @@ def find_examples(
     def example(query: int, direction: Direction) -> Example:
         elsewhere = tuple((name, int(of_other[direction][query])) for name, of_other in others.items())
         if direction == "i2t":
-            shown = answers(scores[query], items.image_of_text == query)
+            shown = first_answers(scores[query], items.image_of_text == query)
         else:
-            shown = answers(scores[:, query], torch.arange(items.num_images) == items.image_of_text[query])
+            shown = first_answers(
+                scores[:, query], torch.arange(items.num_images) == items.image_of_text[query]
+            )
         return Example(query, shown, elsewhere)
 
     found, missed, first = {}, {}, {}
@@ -134,7 +136,7 @@ def choose(place: Int[Tensor, " Q"], number: int) -> tuple[list[int], list[int]]
     return spread(place == 1), spread(far if bool(far.any()) else place > 1)
 
 
-def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Answer, ...]:
+def first_answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Answer, ...]:
     """The first answers and the first right one; at equal scores the wrong one comes first, as in recall."""
     wrong_first = right.int().argsort(stable=True)
     order = wrong_first[scores[wrong_first].argsort(descending=True, stable=True)]

@@ -17,7 +17,7 @@ from selhn.reproduce.paper_figures import FIGURES
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import DATA_TITLES, RECALLS, RUNS, TABLES, PaperRow, Wanted, paper_rows
 from selhn.runs import RunFolder
-from selhn.training.run import read_config
+from selhn.training import RunConfig
 
 NAMES = (*TABLES, *FIGURES)
 HEADER = ("method", "loss", "kind", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "ours, RSUM", "paper, RSUM",
@@ -197,7 +197,7 @@ def write_runs(folder: Path) -> None:
             numbers = [*test.i2t.recalls.values(), *test.t2i.recalls.values(), test.rsum, results.dev["rsum"]]
             about = [results.best_epoch + 1, how_it_ended(results.stalled, test)]
             seed = path.name.removeprefix("seed")
-            config = read_config(path)
+            config = RunConfig.of_run(path)
             loss = " ".join(
                 [config.loss, *(f"{name}={value}" for name, value in config.loss_settings.items())]
             )

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from selhn.base.files import write_whole
-from selhn.diagnose.logs import Column
-from selhn.diagnose.plots import COLOURS, pyplot, reference, save_figure, smooth
+from selhn.diagnose.logs import Column, smoothed
+from selhn.diagnose.plots import COLOURS, draw_level, pyplot, save_figure
 from selhn.eval import Metrics
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import LOSSES, PAPER, RUNS, VSEPP, Wanted, recipe
@@ -32,6 +32,9 @@ EPSILONS = {
 BRANCHES = {"RVSE (MLP), BiGRU": recipe("rvse_selhn"), "RVSE++, BERT": recipe("rvsepp_selhn")}
 SYSTEMS = (("RVSE++", "SelHN"), ("RVSE (MLP)", "SelHN"), ("VSE-infinity", "T-HN"), ("SCAN", "T-HN"), ("SCAN", "SelHN"),
            ("BFAN", "T-HN"), ("BFAN", "SelHN"), ("SGRAF", "T-HN"), ("SGRAF", "SelHN"))  # fmt: skip
+
+draw_outside = partial(draw_level, shift=(4, 0), x=1, ha="left", va="center", fontsize=9)
+"""A level labelled outside the axes, because the curves come close to it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def draw_classical(runs: PaperRuns, path: Path) -> Path:
             at, mean, deviation = _band(logs, "loss_per_anchor")
             axis.fill_between(at, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
             axis.plot(at, mean, color=colour, linewidth=1.8, label=name)
-    _reference(axis, 0.2, "margin\n0.2")
+    draw_outside(axis, 0.2, "margin\n0.2")
     axis.set(xlabel="epoch", ylabel="loss per anchor, T-HN", ylim=(0, None))
     axis.margins(x=0)
     axis.legend(frameon=False, loc="lower left")
@@ -80,8 +83,8 @@ def draw_losses(losses: Mapping[str, Wanted], title: str, runs: PaperRuns, path:
             measured = [[row["dev"]["rsum"] for row in log if "dev" in row] for log in logs]
             epochs = np.arange(len(measured[0])) + 1
             rsum.plot(epochs, np.mean(measured, axis=0), marker="o", markersize=3, **line)
-    _reference(loss, 0.2, "margin\n0.2")
-    _reference(gap, 0.01, "$\\epsilon$\n0.01")
+    draw_outside(loss, 0.2, "margin\n0.2")
+    draw_outside(gap, 0.01, "$\\epsilon$\n0.01")
     loss.set(title="(a) loss per anchor", ylim=(0, None))
     gradient.set(title="(b) gradient of the FC layer, norm", yscale="log")
     rsum.set(title="(c) RSUM on dev", xlabel="epoch", ylim=(0, None))
@@ -100,10 +103,8 @@ def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
         for k, colour in zip((10, 5, 1), (COLOURS[2], COLOURS[0], COLOURS[1])):
             values = [[getattr(one, way)[k] for one in metrics] for metrics in found.values()]
             spread = np.array([np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values])
-            means, look = (
-                [np.mean(each) for each in values],
-                {"linewidth": 1.8, "marker": "o", "markersize": 4},
-            )
+            means = [np.mean(each) for each in values]
+            look = {"linewidth": 1.8, "marker": "o", "markersize": 4}
             axis.errorbar(places, means, spread, color=colour, capsize=3 if spread.any() else 0, **look)
             end = {"textcoords": "offset points", "va": "center", "color": colour}
             axis.annotate(f"R@{k}", (places[-1], means[-1]), (8, 0), **end)
@@ -201,16 +202,10 @@ def _band(logs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[Column
     """Epochs passed, and the running mean and deviation of a number over steps and seeds."""
     steps = [[row for row in log if key in row] for log in logs]
     values = np.array([[row[key] for row in rows] for rows in steps])
-    mean = np.array(smooth(values.mean(axis=0).tolist()))
-    square = np.array(smooth((values**2).mean(axis=0).tolist()))
+    mean, square = smoothed(values.mean(axis=0)), smoothed((values**2).mean(axis=0))
     passed = np.array([row["step"] for row in steps[0]]) * (steps[0][-1]["epoch"] + 1) / steps[0][-1]["step"]
     return passed, mean, np.sqrt(np.maximum(square - mean**2, 0))
 
 
 def _power(value: str) -> str:
     return "0" if value == "0" else f"$10^{{{round(np.log10(float(value)))}}}$"
-
-
-def _reference(axis: Any, level: float, words: str) -> None:
-    """A level labelled outside the axes, because the curves come close to it."""
-    reference(axis, level, words, (4, 0), x=1, ha="left", va="center", fontsize=9)

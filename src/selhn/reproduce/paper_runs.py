@@ -1,6 +1,5 @@
 """The runs behind tables and figures: reused if they exist, trained if they do not."""
 
-import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +14,12 @@ from safetensors.torch import save_file
 
 from selhn.base.device import choose_device
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.files import new_folder, refuse_links
+from selhn.base.files import refuse_links
+from selhn.base.folders import new_folder
 from selhn.base.names import did_you_mean, flat
 from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.data import Data, Split, load_data
+from selhn.data.formats import DATASETS
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.ops.bert import Bert
@@ -27,9 +28,8 @@ from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder, environment
 from selhn.text import Vocabulary
 from selhn.training import RunConfig, get_recipe, measure_runs, override
-from selhn.training.config import key_values
-from selhn.training.recipes import DATASETS, find_data
-from selhn.training.run import make_model, read_config
+from selhn.training.config import key_values, settings_of
+from selhn.training.run import make_model
 from selhn.training.state import FREE_TO_CHANGE
 from selhn.training.step import on_device
 
@@ -84,16 +84,17 @@ class PaperRuns:
     def data(self) -> Data:
         """The data; read before the first run, so that missing data is reported at once."""
         words = [word for word in self.settings if word.startswith("data.")]
-        return load_data(find_data(self.data_name), **override(RunConfig(), words).data_settings)
+        return load_data(self.data_name, **override(RunConfig(), words).data_settings)
 
     def config(self, wanted: Wanted, seed: int) -> RunConfig:
         """The configuration of a run: its recipe, what is special to this run, and the settings given for all runs."""
         known = self.data_name if self.data_name in DATASETS else "f30k"
         config = override(get_recipe(f"{wanted.recipe}_{known}"), wanted.settings)
         settings = fitting(self.settings, config.model)
-        if "num_regions" in _settings_of(config.model):
+        takes = settings_of("model", config.model)
+        if "num_regions" in takes:
             settings.insert(0, f"model.num_regions={self.data.train.features.num_regions}")
-        if self.small and "bert" in _settings_of(config.model) and "bert" not in config.model_settings:
+        if self.small and "bert" in takes and "bert" not in config.model_settings:
             settings.insert(0, f"model.bert={self.out / 'tiny_bert'}")
         start = "" if wanted.start is None else str(self.folder(wanted.start, seed))
         return replace(
@@ -116,7 +117,7 @@ class PaperRuns:
         data = self.data  # read first, so that missing data is reported before anything else
         quiet, start = self.small or jobs > 1, time.monotonic()
         every = {
-            (one, seed): (self.config(one, seed), self.folder(one, seed), quiet)
+            (one, seed): (self.config(one, seed), self.folder(one, seed), quiet, "")
             for one in wanted
             for seed in self.seeds
         }
@@ -127,7 +128,7 @@ class PaperRuns:
             print(f"{len(every) - len(tasks)} of {len(every)} runs are there", flush=True)
         if jobs > 1:  # tables list slow systems last, and one that starts last leaves other processes idle
             tasks = dict(reversed(tasks.items()))
-        for number, (one, seed, outcome) in enumerate(outcomes(tasks, jobs), 1):
+        for number, ((one, seed), outcome) in enumerate(outcomes(tasks, jobs), 1):
             passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
             print(f"[{passed}] {one.name} seed {seed}: {outcome.said}", flush=True)
             if outcome.failed:
@@ -153,7 +154,7 @@ class PaperRuns:
                 return Metrics.from_dict(results.test)
 
             def measure() -> dict[str, Any]:
-                device = read_config(folders[0]).train.device
+                device = RunConfig.of_run(folders[0]).train.device
                 *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
                 return metrics.to_dict()
 
@@ -170,7 +171,7 @@ class PaperRuns:
 
         def measure() -> dict[str, Any]:
             seconds = 0.0
-            for config in map(read_config, folders):
+            for config in map(RunConfig.of_run, folders):
                 device = choose_device(config.train.device)
                 test = on_device(self.data, config.train, device).test
                 model = make_model(config, self.data).to(device)
@@ -209,13 +210,13 @@ class PaperRuns:
 
 def fitting(settings: Sequence[str], model: str) -> list[str]:
     """The settings without those of `model.` that this model does not have; one that no model has is refused."""
-    known = {key for entry in MODELS for key in _settings_of(entry)}
+    known = {key for entry in MODELS for key in settings_of("model", entry)}
     kept = []
     for setting in settings:
         owner, _, name = setting.partition("=")[0].rpartition(".")
         if owner == "model" and name not in known:
             raise NotFound(f"no model has a setting {name!r}: {did_you_mean(name, sorted(known))}")
-        if owner != "model" or name in _settings_of(model):
+        if owner != "model" or name in settings_of("model", model):
             kept.append(setting)
     return kept
 
@@ -225,7 +226,7 @@ def is_done(path: Path, config: RunConfig) -> bool:
     run = RunFolder(path)
     if run.config is None:
         return False
-    there, here = _compared(read_config(path)), _compared(config)
+    there, here = _compared(RunConfig.of_run(path)), _compared(config)
     for key in sorted({*there, *here}):
         if there.get(key) != here.get(key):
             raise SelhnError(
@@ -245,10 +246,6 @@ def _compared(config: RunConfig) -> dict[str, Any]:
     return {
         key: value for key, value in typed.items() if key == "epochs" or key not in ("start", *FREE_TO_CHANGE)
     }
-
-
-def _settings_of(model: str) -> Sequence[str]:
-    return list(inspect.signature(MODELS[model].build).parameters) if model in MODELS else []
 
 
 def write_tiny_bert(folder: Path, data: Data) -> Path:

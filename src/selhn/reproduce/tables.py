@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from selhn.training.recipes import SYSTEMS
+
 PAPER = Path(__file__).parent / "paper"
 """The folder of shipped files: the numbers of the tables, and the schematic figures, redrawn."""
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
@@ -95,23 +97,13 @@ loss here is the authors' other one, over all negatives."""
 LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
 """The losses of Table 1 by their recipe names; with any other loss, a model uses SelHN's recipe."""
 MODELS: Mapping[str, tuple[str, ...]] = {
-    "VSE (FC)": ("vse_fc",),
-    "VSE (MLP)": ("vse_mlp",),
-    "RVSE (MLP)": ("rvse",),
-    "RVSE++": ("rvsepp",),
-    "CVSE": ("cvse",),
-    "SCAN": ("scan_t2i_avg", "scan_i2t_avg"),
-    "BFAN": ("bfan_equal", "bfan_prob"),
-    "SGRAF": ("saf", "sgr"),
-    "SCAN I2T AVG": ("scan_i2t_avg",),
-    "SCAN T2I AVG": ("scan_t2i_avg",),
-    "BFAN (equal)": ("bfan_equal",),
-    "BFAN (prob)": ("bfan_prob",),
-    "SAF": ("saf",),
-    "SGR": ("sgr",),
-    "IMRAM": ("imram",),
-    "CMCAN": ("cmcan",),
+    **{system.title.casefold(): (name,) for name, system in SYSTEMS.items()},
+    "rvse++": ("rvsepp",),
+    "scan": ("scan_t2i_avg", "scan_i2t_avg"),
+    "bfan": ("bfan_equal", "bfan_prob"),
+    "sgraf": ("saf", "sgr"),
 }
+"""The models of a method, in lower case: the recipes have the titles of single ones, and these are the ensembles."""
 
 
 def _run(model: str, loss: str) -> Wanted:
@@ -124,9 +116,9 @@ def _run(model: str, loss: str) -> Wanted:
 
 RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
     **{
-        (row.method, row.loss): tuple(_run(model, row.loss) for model in MODELS[row.method])
+        (row.method, row.loss): tuple(_run(model, row.loss) for model in MODELS[row.method.casefold()])
         for row in paper_rows()
-        if row.method in MODELS
+        if row.method.casefold() in MODELS
     },
     ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr", "loss.reduction=sum")),),
     ("VSE-infinity", "T-HN"): (VSE_INFTY,),

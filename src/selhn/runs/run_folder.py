@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import LOCK_FILE, new_folder, refuse_links, settle, whole_folder, writing
+from selhn.base.files import LOCK_FILE, refuse_links, writing
+from selhn.base.folders import new_folder, settle, whole_folder
 from selhn.base.plain_yaml import parse_yaml
 from selhn.base.sealed import (
     CHECKSUMS_FILE,
@@ -29,7 +30,7 @@ from selhn.base.sealed import (
 )
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
-from selhn.models.saved import BEST_FOLDER, OURS, read_config
+from selhn.models.saved import BEST_FOLDER, OURS, read_model_config
 from selhn.runs.checkpoints import Checkpoints
 from selhn.runs.run_log import LogPart, read_log, read_log_part
 from selhn.runs.weights import load_weights, save_weights
@@ -38,18 +39,9 @@ from selhn.text import TOKENIZER_FILES, Tokenizer, has_tokenizer, load_tokenizer
 WEIGHTS = "model.safetensors"
 LOG, RESULTS = "log.jsonl", "results.json"
 _FILES = (
-    *(
-        "config.yaml",
-        "identity.json",
-        "env.json",
-        LOG,
-        RESULTS,
-        "verdict.json",
-        "config.json",
-        *TOKENIZER_FILES,
-    ),
-    *(CHECKSUMS_FILE, LOCK_FILE, "checkpoints", BEST_FOLDER, f".{BEST_FOLDER}.partial"),
-)
+    "config.yaml", "identity.json", "env.json", LOG, RESULTS, "verdict.json", "config.json", *TOKENIZER_FILES,
+    CHECKSUMS_FILE, LOCK_FILE, "checkpoints", BEST_FOLDER, f".{BEST_FOLDER}.partial",
+)  # fmt: skip
 """All that is opened in a run folder, where people may keep other things. Tokenizers look for a `config.json`."""
 OWN = "own:"
 """Prefix in `config.yaml` of a model, loss or data set that is not registered: only Python can make it."""
@@ -141,7 +133,7 @@ class RunFolder:
             return Results(
                 content["dev"], content["test"], int(content["best_epoch"]), content.get("stalled")
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Damaged(f"{self.file(RESULTS)} cannot be read ({error!r}): start the run again") from None
 
     @property
@@ -270,7 +262,7 @@ class RunFolder:
         if not folder.exists():
             raise NotFound(f"{folder} is missing")
         if model.name is not None:
-            read_config(folder)
+            read_model_config(folder)
         else:
             verify(folder, [WEIGHTS], "restore a copy")
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from selhn.base.errors import SelhnError
-from selhn.base.tensor_files import read_tensors
+from selhn.base.tensor_files import check_fits, read_tensors
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -18,9 +17,7 @@ def save_weights(model: nn.Module, path: Path) -> None:
 def load_weights(model: nn.Module, path: Path) -> None:
     """Read what `save_weights` wrote into a module of the same shapes."""
     weights = read_tensors(path, "remove the run and start it again")
-    own = weights_of(model)
-    if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
-        raise SelhnError(f"{path} has the weights of another model: resume with the model the run began with")
+    check_fits(weights_of(model), weights, str(path))
     model.load_state_dict(weights, strict=False)  # names that share a tensor are stored once
 
 

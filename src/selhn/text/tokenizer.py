@@ -68,6 +68,12 @@ def check_texts(texts: list[str]) -> None:
         raise SelhnError(f"text {empty} is empty: a sentence needs at least one word")
 
 
+def decodable(texts: list[str]) -> list[str]:
+    """The texts, checked, for another library: it refuses half a character (a lone surrogate), as JSON may contain."""
+    check_texts(texts)
+    return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+
+
 def padded(rows: list[list[int]], pad_id: int) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
     """Ids of texts as one tensor, and which of them are tokens."""
     lengths = torch.tensor([len(row) for row in rows])

@@ -13,7 +13,7 @@ from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_i
 from selhn.base.files import write_whole
 from selhn.base.names import require_kind
 from selhn.base.untrusted import read_json, read_lines
-from selhn.text.tokenizer import TokenKinds, check_texts, padded
+from selhn.text.tokenizer import TokenKinds, decodable, padded
 
 PIECES_FILE, PIECE_LIST_FILE = "tokenizer.json", "vocab.txt"
 _STEPS = (
@@ -93,12 +93,8 @@ class WordPiece:
         return cls(tokenizer, max_length or positions or length or 512)
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-        check_texts(texts)
-        # JSON files may contain half a character (a lone surrogate), which the library refuses.
-        whole = [
-            text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts
-        ]
-        return padded([row.ids for row in self.tokenizer.encode_batch_fast(whole)], self.pad_id)
+        rows = self.tokenizer.encode_batch_fast(decodable(texts))
+        return padded([row.ids for row in rows], self.pad_id)
 
     def spell(self, ids: list[int]) -> list[str]:
         return [self.tokenizer.id_to_token(i) for i in ids]

@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.base.files import new_folder, refuse_links
+from selhn.base.files import refuse_links
+from selhn.base.folders import new_folder
 from selhn.base.sealed import digest_file
 from selhn.base.untrusted import open_array
 from selhn.towers.base import AbstractTowers

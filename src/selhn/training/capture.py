@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Ranks
-from selhn.data import Pairs, Step
+from selhn.base.ranks import Processes
+from selhn.data import Pairs, PlannedStep
 from selhn.data.steps import seed_for
 from selhn.ops.gpu import own_stream
 from selhn.training.log import Numbers
@@ -35,7 +35,7 @@ class Stepper:
     """
 
     def __init__(
-        self, compute: Compute, generator: torch.Generator, record: bool, ranks: Ranks | None = None
+        self, compute: Compute, generator: torch.Generator, record: bool, ranks: Processes | None = None
     ):
         self.compute = compute
         self.generator = generator
@@ -44,7 +44,7 @@ class Stepper:
         self._recordings: dict[Hashable, _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle() if record else None
 
-    def __call__(self, step: Step, phase: Hashable = None) -> Numbers:
+    def __call__(self, step: PlannedStep, phase: Hashable = None) -> Numbers:
         """One step. `phase` names what changes the computation but not the shapes, such as a loss's phase."""
         self.generator.manual_seed(step.seed)
         if self.ranks is not None:
@@ -75,7 +75,7 @@ class Stepper:
 class _Recording:
     """The CUDA graph of one step, and the tensors it reads its pairs from and leaves its numbers in."""
 
-    def __init__(self, compute: Compute, step: Step, generator: torch.Generator, pool: Any):
+    def __init__(self, compute: Compute, step: PlannedStep, generator: torch.Generator, pool: Any):
         self.pairs = step.pairs.each(Tensor.clone)
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(generator)

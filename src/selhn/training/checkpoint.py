@@ -1,7 +1,5 @@
 """Exact resume: a run's state is saved, and loaded from what is undamaged."""
 
-from dataclasses import replace
-
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import require_settings
 from selhn.runs import RunFolder
@@ -18,7 +16,6 @@ def save_checkpoint(folder: RunFolder, state: RunState) -> None:
 
 def load_checkpoint(folder: RunFolder, state: RunState) -> list[str]:
     """Load the newest undamaged checkpoint into a run's state; reports what was damaged."""
-    folder.check(resume=True)
     path, content, skipped = next(folder.checkpoints.read())
     said = [f"{skipped}. Continuing from the checkpoint before, {path.name}."] if skipped else []
     try:
@@ -34,8 +31,8 @@ def load_checkpoint(folder: RunFolder, state: RunState) -> list[str]:
             raise SelhnError(f"{path} belongs to another run ({why}): resume with the same settings")
         if position.log_position and not folder.log_path.exists():
             said.append(f"{folder.log_path} is missing: the log begins again at step {position.step}.")
-            position = replace(position, log_position=0)
-        position = _with_best(folder, state, position, said)
+            position.log_position = 0
+        _check_best(folder, state, position, said)
         state.load_state_dict(content)
     except SelhnError:
         raise
@@ -48,14 +45,14 @@ def load_checkpoint(folder: RunFolder, state: RunState) -> list[str]:
     return said
 
 
-def _with_best(folder: RunFolder, state: RunState, position: Position, said: list[str]) -> Position:
+def _check_best(folder: RunFolder, state: RunState, position: Position, said: list[str]) -> None:
     """Verify the best model; if it is damaged, take it from the checkpoint of its epoch."""
     best = folder.file("best")
     if position.best_epoch < 0:
-        return position
+        return
     try:
         folder.verify_best(state.model)
-        return position
+        return
     except (Damaged, NotFound) as wrong:
         reason = str(wrong)
     for path, content, _ in folder.checkpoints.read():
@@ -64,11 +61,11 @@ def _with_best(folder: RunFolder, state: RunState, position: Position, said: lis
             state.load_state_dict(content)
             folder.keep_best(state.judged)
             said.append(f"{reason}. It was written again from the checkpoint {path.name}.")
-            return position
+            return
     if best.exists():
         raise Damaged(
             f"{reason}; no checkpoint has the weights of epoch {position.best_epoch + 1}. Restore "
             f"{best}, or remove it to continue: the best of the epochs from now on is kept then"
         )
     said.append(f"{reason}. The best of the epochs from now on is kept.")
-    return replace(position, best_rsum=-1.0, best_epoch=-1)
+    position.best_rsum, position.best_epoch = -1.0, -1

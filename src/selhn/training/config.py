@@ -7,17 +7,18 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
 import yaml
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean, plain, require_kind
 from selhn.data import Data
 from selhn.losses import LOSSES, loss_settings
 from selhn.losses.base import known
 from selhn.models import MODELS, AbstractMatcher
-from selhn.runs import OWN
+from selhn.runs import OWN, RunFolder
 
 NAMED = ("model", "loss", "data")
 TEXTS = (*NAMED, "start")
@@ -129,6 +130,23 @@ class RunConfig:
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
 
+    @classmethod
+    def of_run(cls, run: Path) -> "RunConfig":
+        """The configuration a run was started with."""
+        folder = RunFolder(run)
+        values = folder.config
+        if values is None:
+            what = f"{run} holds no run with settings (no config.yaml)"
+            raise NotFound(
+                f"{what if run.exists() else f'there is no run {run}'}: name the folder that `selhn train` wrote"
+            )
+        try:
+            return cls.from_dict(values)
+        except SelhnError as error:
+            raise Damaged(
+                f"{folder.file('config.yaml')} cannot be read ({error}): restore it, or start the run again"
+            ) from None
+
 
 def _as_json(value: Any) -> Any:
     return os.fspath(value) if plain(value) is value else plain(value)
@@ -171,9 +189,9 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
         elif key not in TEXTS:
             _refuse_bare(config, key)
             changed = {"train": with_values(config.train, {key.removeprefix("train."): value})}
-        elif (makes := _makes(key, value)) is not None:
-            kept = {name: of for name, of in getattr(config, f"{key}_settings").items() if name in makes}
-            changed[f"{key}_settings"] = kept
+        elif takes := settings_of(key, value):
+            slot = f"{key}_settings"
+            changed[slot] = {name: of for name, of in getattr(config, slot).items() if name in takes}
         config = dataclasses.replace(config, **changed)
     return config
 
@@ -183,15 +201,15 @@ def _refuse_bare(config: RunConfig, key: str) -> None:
     if key in get_type_hints(TrainConfig):
         return
     for owner in ("loss", "model"):
-        if key in (_makes(owner, getattr(config, owner)) or ()):
+        if key in settings_of(owner, getattr(config, owner)):
             raise NotFound(f"unknown setting {key!r}: did you mean '{owner}.{key}'?")
 
 
-def _makes(kind: str, name: str) -> Collection[str] | None:
-    """The settings of a registered model or loss; None for data and for unknown names."""
+def settings_of(kind: str, name: str) -> Collection[str]:
+    """The settings of a registered model or loss by name; none if it is not registered."""
     if kind == "model" and name in MODELS:
         return inspect.signature(MODELS[name].build).parameters
-    return inspect.signature(LOSSES[name].loss).parameters if kind == "loss" and name in LOSSES else None
+    return inspect.signature(LOSSES[name].loss).parameters if kind == "loss" and name in LOSSES else ()
 
 
 def key_values(settings: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,14 +17,14 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_type
 from selhn.base.progress import Progress
-from selhn.base.ranks import Ranks, joined, local_device
+from selhn.base.ranks import Processes, joined, local_device
 from selhn.data import Data
 from selhn.diagnose import diagnose, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
 from selhn.losses import LOSSES
 from selhn.losses.base import known
 from selhn.models import AbstractMatcher
-from selhn.ops import synced
+from selhn.ops.batch_norm import synced
 from selhn.runs import Results, RunFolder
 from selhn.training.capture import recording_stream
 from selhn.training.checkpoint import load_checkpoint, save_checkpoint
@@ -48,6 +48,11 @@ class Run:
     best_epoch: int
     stalled: str | None
     """The stall alarm's message, if training stalled and has not left the plateau since."""
+
+    @classmethod
+    def of(cls, out: Path | None, results: Results) -> "Run":
+        dev, test = Metrics.from_dict(results.dev), Metrics.from_dict(results.test)
+        return cls(out, dev, test, results.best_epoch, results.stalled)
 
 
 def train(
@@ -120,11 +125,6 @@ def train_in(
         with writes.hold(), tracked(asked if first else [], writes, run.model, settings) as trackers:
             damage = _load_in_turn(folder, state, ranks, device) if resume else []
             at = state.position
-            if at.epoch > config.epochs:
-                raise SelhnError(
-                    f"{folder.path} has trained for {at.epoch} epochs already: "
-                    f"epochs={config.epochs} would undo some"
-                )
             writes.describe(settings, state.identity, model.tokenizer, finished=at.epoch == config.epochs)
             progress = Progress(config.epochs * steps, at.step, quiet or not first, label)
             for sentence in damage:
@@ -136,41 +136,30 @@ def train_in(
                 """Between two steps: save if it is time; if a signal has arrived, save and stop."""
                 number = interrupted() if ranks is None else ranks.most(interrupted(), device)
                 if first and (number or save):
-                    state.position = replace(state.position, log_position=meter.flush())
+                    at.log_position = meter.flush()
                     save_checkpoint(writes, state)
                 if number:
-                    raise _stopped(number, _how_to_continue(folder, state.position.step, run), progress)
+                    raise _stopped(number, _how_to_continue(folder, at.step, run), progress)
 
             with meter, interruptible() as interrupted, recording_stream(device):
                 for epoch in range(at.epoch, config.epochs):
                     _begin_epoch(state, epoch)
-                    for step in batches.steps(epoch, start=state.position.step_in_epoch):
-                        if (wanted := rate_factor(config, state.position.step, steps)) != rate:
+                    for step in batches.steps(epoch, start=at.step_in_epoch):
+                        if (wanted := rate_factor(config, at.step, steps)) != rate:
                             set_learning_rate(state.optimizer, rate := wanted)
                         numbers = stepper(step, None if ours is None else ours.phase)
-                        at = state.advance()
+                        at.step, at.step_in_epoch = at.step + 1, at.step_in_epoch + 1
                         if average is not None:
                             average.update(at.step)
                         meter.add(at.step, epoch, numbers, read=at.step_in_epoch == steps)
                         progress.step(meter.summary)
                         pause(save=bool(config.checkpoint_every) and at.step % config.checkpoint_every == 0)
-                    state.position = replace(state.position, epoch=epoch + 1, step_in_epoch=0)
+                    at.epoch, at.step_in_epoch = epoch + 1, 0
                     if first:
                         _judge(state, writes, meter, progress)
                     pause(save=True)
             results = _results(state, folder, progress, trackers) if first else None
-            if ranks is not None:
-                ranks.copy_from_first(model.state_dict().values())
-                said = ranks.text_of_first("" if results is None else json.dumps(asdict(results)), device)
-                results = Results(**json.loads(said))
-    assert results is not None
-    return Run(
-        folder.path,
-        Metrics.from_dict(results.dev),
-        Metrics.from_dict(results.test),
-        results.best_epoch,
-        results.stalled,
-    )
+            return Run.of(folder.path, _for_all(ranks, model, results, device))
 
 
 def _begin_epoch(state: RunState, epoch: int) -> None:
@@ -193,7 +182,7 @@ def _judge(state: RunState, folder: RunFolder, meter: Meter, progress: Progress)
     progress.say(f"epoch {at.epoch:2}/{state.protocol.config.epochs}  {meter.summary}  dev {dev}")
     if dev.rsum > at.best_rsum:
         folder.keep_best(judged)
-        state.position = replace(at, best_rsum=dev.rsum, best_epoch=at.epoch - 1)
+        at.best_rsum, at.best_epoch = dev.rsum, at.epoch - 1
 
 
 def _results(state: RunState, folder: RunFolder, progress: Progress, trackers: Trackers) -> Results:
@@ -214,12 +203,32 @@ def _results(state: RunState, folder: RunFolder, progress: Progress, trackers: T
     return results
 
 
-def _load_in_turn(folder: RunFolder, state: RunState, ranks: Ranks | None, device: torch.device) -> list[str]:
+def _for_all(
+    ranks: Processes | None, model: AbstractMatcher, results: Results | None, device: torch.device
+) -> Results:
+    """The results of rank 0, on every rank; the models get its best weights."""
+    if ranks is not None:
+        ranks.copy_from_first(model.state_dict().values())
+        said = ranks.text_of_first("" if results is None else json.dumps(asdict(results)), device)
+        results = Results(**json.loads(said))
+    assert results is not None
+    return results
+
+
+def _load_in_turn(
+    folder: RunFolder, state: RunState, ranks: Processes | None, device: torch.device
+) -> list[str]:
     """Rank 0 first, which may repair what it finds damaged."""
     said = load_checkpoint(folder, state) if ranks is None or ranks.own == 0 else None
     if ranks is not None:
         ranks.most(0, device)  # the others wait for it
-    return load_checkpoint(folder, state) if said is None else said
+    said = load_checkpoint(folder, state) if said is None else said
+    done, wanted = state.position.epoch, state.protocol.config.epochs
+    if done > wanted:
+        raise SelhnError(
+            f"{folder.path} has trained for {done} epochs already: epochs={wanted} would undo some"
+        )
+    return said
 
 
 @contextmanager

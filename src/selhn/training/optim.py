@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, SelhnError, warn
-from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
 from selhn.training.config import TrainConfig
 
@@ -18,7 +17,7 @@ MOST_LR = 1.0
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` in one pass over memory (`fused`), without torch's compiler.
+    """`torch.optim.AdamW` in one pass over memory (`fused`), without torch's compiler; steps on a GPU can be recorded.
 
     torch keeps the methods of its optimisers out of compiled programs by a decorator, which imports the whole compiler:
     a second before the first step. These are the same methods without it.
@@ -26,6 +25,18 @@ class AdamW(torch.optim.AdamW):
 
     grad_scale: Tensor | None = None
     """What all gradients are divided by as they are read."""
+
+    def __init__(
+        self, groups: Sequence[dict[str, Any]], lr: float, weight_decay: float, device: torch.device
+    ):
+        for weight in (weight for group in groups for weight in group["params"]):
+            # The update walks through the memory of weights and of moments, which have no gaps.
+            if torch.empty_like(weight, device="meta").stride() != weight.stride():
+                raise SelhnError(
+                    f"a weight of shape {tuple(weight.shape)} is a part of a larger tensor, with gaps in memory: "
+                    "make it a tensor of its own, nn.Parameter(part.clone())"
+                )
+        super().__init__(groups, lr, weight_decay=weight_decay, fused=True, capturable=device.type == "cuda")
 
     add_param_group = unwrap(torch.optim.AdamW.add_param_group)
     zero_grad = unwrap(torch.optim.AdamW.zero_grad)
@@ -69,20 +80,7 @@ def make_optimizer(
         group["initial_lr"] = group["lr"]
         if device.type == "cuda":  # a recorded step reads the rate from the device on every replay
             group["lr"] = torch.tensor(group["lr"], device=device)
-    return adamw(groups, config.lr, config.weight_decay, device)
-
-
-def adamw(groups: Sequence[dict[str, Any]], lr: float, weight_decay: float, device: torch.device) -> AdamW:
-    """AdamW for weights on one device, on a GPU such that its steps can be recorded."""
-    for weight in (weight for group in groups for weight in group["params"]):
-        # The update walks through the memory of weights and of moments, which have no gaps.
-        if torch.empty_like(weight, device="meta").stride() != weight.stride():
-            raise SelhnError(
-                f"a weight of shape {tuple(weight.shape)} is a part of a larger tensor, with gaps in memory: "
-                "make it a tensor of its own, nn.Parameter(part.clone())"
-            )
-    on_gpu = device.type == "cuda"
-    return AdamW(groups, lr, weight_decay=weight_decay, fused=True, capturable=on_gpu)
+    return AdamW(groups, config.lr, config.weight_decay, device)
 
 
 def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
@@ -122,11 +120,3 @@ def set_learning_rate(optimizer: AdamW, factor: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
-
-
-def clipped_step(optimizer: AdamW, norms: Norms, clip: float) -> None:
-    """One update, with all gradients scaled down together if their norm is above `clip`; 0 turns that off."""
-    if clip:
-        # The update divides by this as it reads the gradients, which saves a pass over them.
-        optimizer.grad_scale = ((total_norm(list(norms.values())) + 1e-6) / clip).clamp(min=1).float()
-    optimizer.step()

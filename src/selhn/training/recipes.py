@@ -4,24 +4,15 @@
 `rvse_strong_f8k` is the row `rvse_strong` of our own recipes.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from selhn.base.errors import NotFound
 from selhn.base.names import did_you_mean
+from selhn.data.formats import DATASETS
 from selhn.training.config import RunConfig, TrainConfig
-
-DATASETS: Mapping[str, tuple[str, ...]] = {
-    "world": (),
-    "f8k": ("f8k_pocket", "f8k"),
-    "f30k": ("f30k_precomp", "f30k", "f30k/precomp"),
-    "coco": ("coco_precomp", "coco", "coco/precomp"),
-}
-"""Data sets that recipes are written for, and the folders they are looked for in."""
 
 SettingsByData = Mapping[str, Mapping[str, Any]]
 
@@ -265,19 +256,4 @@ def get_recipe(name: str) -> RunConfig:
         model_settings=system.model_settings.get(data, {}),
         loss_settings=system.loss_settings.get(loss, {}),
         train=replace(system.train, **system.schedules[data]._asdict()),
-    )
-
-
-def find_data(name: str) -> str:
-    """The path of a named data set, below $SELHN_DATA or ./data; any other name is returned unchanged."""
-    if not DATASETS.get(name):
-        return name
-    roots = [Path(os.environ["SELHN_DATA"])] if "SELHN_DATA" in os.environ else []
-    for root in [*roots, Path("data")]:
-        for folder in DATASETS[name]:
-            if (root / folder).is_dir():
-                return str(root / folder)
-    raise NotFound(
-        f"the data set {name!r} was not found in ./data{' or ' + str(roots[0]) if roots else ''} (looked for "
-        f"{', '.join(DATASETS[name])}): give its folder with data=DIR, or the folder above it in SELHN_DATA"
     )

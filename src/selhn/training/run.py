@@ -1,6 +1,5 @@
 """From a configuration to a run, and from runs to metrics: only here do names become objects."""
 
-import inspect
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.device import choose_device
-from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.errors import SelhnError
 from selhn.base.files import refuse_links
 from selhn.base.ranks import launched
 from selhn.data import Data, Split, load_data
@@ -24,10 +23,9 @@ from selhn.models import MODELS, AbstractMatcher, create_model, load_model
 from selhn.models.pixels import without_weights
 from selhn.runs import OWN, RunFolder
 from selhn.text import Tokenizer, Vocabulary
-from selhn.training.config import RunConfig, override
+from selhn.training.config import RunConfig, override, settings_of
 from selhn.training.loop import Run, train_in
 from selhn.training.protocols import protocol_of
-from selhn.training.recipes import find_data
 
 
 def run_config(
@@ -44,7 +42,7 @@ def run_config(
     folder.check(resume)
     loss = create_loss(config.loss, **config.loss_settings)
     protocol_of(type(loss), config.train.distil).require_shareable(loss, config.train, launched())
-    data = load_data(find_data(config.data), **config.data_settings)
+    data = load_data(config.data, **config.data_settings)
     if resume or not config.start:
         model = make_model(config, data, folder.tokenizer() if resume else None)
     else:
@@ -58,7 +56,7 @@ def run_config(
 
 def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False, track: Any = None) -> Run:
     """Continue a run from its latest checkpoint; `settings` may change those in `FREE_TO_CHANGE`."""
-    config = override(read_config(Path(out)), settings)
+    config = override(RunConfig.of_run(Path(out)), settings)
     if config.own:
         raise SelhnError(
             f"{out} was trained from Python with its own {' and '.join(config.own)}, which has no name: "
@@ -68,23 +66,6 @@ def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = Fals
         own = {**config.model_settings, "vision": without_weights(config.model_settings["vision"])}
         config = replace(config, model_settings=own)
     return run_config(config, out, resume=True, quiet=quiet, track=track)
-
-
-def read_config(run: Path) -> RunConfig:
-    """The configuration a run was started with."""
-    folder = RunFolder(run)
-    values = folder.config
-    if values is None:
-        what = (
-            f"{run} holds no run with settings (no config.yaml)" if run.exists() else f"there is no run {run}"
-        )
-        raise NotFound(f"{what}: name the folder that `selhn train` wrote")
-    try:
-        return RunConfig.from_dict(values)
-    except SelhnError as error:
-        raise Damaged(
-            f"{folder.file('config.yaml')} cannot be read ({error}): restore it, or start the run again"
-        ) from None
 
 
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
@@ -99,7 +80,8 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
             "model.tokenizer cannot be set: the vocabulary is built from the texts of train and dev"
         )
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
-    if config.model in MODELS and "vision" in inspect.signature(MODELS[config.model].build).parameters:
+    takes = settings_of("model", config.model)
+    if "vision" in takes:
         settings.setdefault("num_regions", data.train.features.num_regions)
     if config.loss in LOSSES:
         settings.setdefault("networks", protocol_of(LOSSES[config.loss].loss).networks)
@@ -109,7 +91,7 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
         if tokenizer is None:
             tokenizer = Vocabulary.build([*data.train.captions, *data.dev.captions])
         settings.setdefault("tokenizer", tokenizer)
-        if "concept_graph" in inspect.signature(MODELS[config.model].build).parameters:
+        if "concept_graph" in takes:
             settings["concept_graph"] = settings.get("concept_graph") or graph_of(data)
     return create_model(config.model, **settings)
 
@@ -155,11 +137,11 @@ def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]
 def open_data(run: Path, data: str | None = None) -> Data:
     """The data a run was trained on unless other data is named."""
     if data is not None:
-        return load_data(find_data(data))
-    config = None if RunFolder(run).config is None else read_config(run)
+        return load_data(data)
+    config = None if RunFolder(run).config is None else RunConfig.of_run(run)
     if config is None or config.data.startswith(OWN):
         raise SelhnError(f"{run} does not say what data it was trained on: name some with --data")
-    return load_data(find_data(config.data), **config.data_settings)
+    return load_data(config.data, **config.data_settings)
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
@@ -240,7 +222,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 def trained_on(run: Path) -> str | None:
     """A description of a run's data that is unique to the data; None if the folder does not say."""
     folder = RunFolder(run)
-    config = None if folder.config is None else read_config(run)
+    config = None if folder.config is None else RunConfig.of_run(run)
     named = folder.identity.get("data", None if config is None else config.data)
     settings = {} if config is None else config.data_settings
     return (

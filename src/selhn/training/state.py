@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_settings
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Processes
 from selhn.data import Data, with_noise
 from selhn.diagnose import StallAlarm, make_alarm
 from selhn.losses import loss_settings
@@ -28,7 +28,7 @@ FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "c
 """Settings that may change when a run is resumed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Position:
     """The position of a run: `step` steps are done, `step_in_epoch` of them in epoch `epoch`."""
 
@@ -52,7 +52,7 @@ class RunState:
     alarm: StallAlarm | None
     identity: Mapping[str, str]
     """What a resumed run must have in common with this one."""
-    position: Position = Position()
+    position: Position = field(default_factory=Position)
 
     @property
     def judged(self) -> AbstractMatcher:
@@ -64,12 +64,6 @@ class RunState:
         """Whatever has a `state_dict`: no average, and no loss that is a plain function."""
         names = ("model", "loss", "optimizer", "average", "protocol")
         return {name: part for name in names if hasattr(part := getattr(self, name), "state_dict")}
-
-    def advance(self) -> Position:
-        """Count one step more."""
-        at = self.position
-        self.position = replace(at, step=at.step + 1, step_in_epoch=at.step_in_epoch + 1)
-        return self.position
 
     def state_dict(self) -> dict[str, Any]:
         generators = {"cpu": torch.get_rng_state()}
@@ -102,7 +96,7 @@ def make_state(
     loss: Callable[..., Tensor],
     config: TrainConfig,
     device: torch.device,
-    ranks: Ranks | None,
+    ranks: Processes | None,
 ) -> RunState:
     """Everything a run consists of, before its first step; nothing is written."""
     ours = known(loss)
@@ -123,7 +117,7 @@ def make_state(
         ranks.copy_from_first([*model.state_dict().values(), *learnt_by(loss)])
     optimizer = make_optimizer(model, config, device, learnt_by(loss))
     average = WeightAverage(model, config.ema) if config.ema else None
-    protocol = kind(model, loss, data, batches, config, average, ranks)
+    protocol = kind(model, loss, data, batches, config, average)
     alarm = make_alarm(loss, len(batches))
     return RunState(model, loss, optimizer, average, protocol, alarm, identity_of(model, loss, data, config))
 

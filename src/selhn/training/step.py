@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Part, Ranks
+from selhn.base.ranks import Processes
 from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
-from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
+from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores, total_norm
 from selhn.eval import require_width
 from selhn.losses.base import known, learnt_by
 from selhn.models import AbstractMatcher
@@ -18,7 +18,7 @@ from selhn.models.matcher import taken_side
 from selhn.ops import side_by_side
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
-from selhn.training.optim import AdamW, clipped_step
+from selhn.training.optim import AdamW
 from selhn.training.protocols import Protocol
 
 
@@ -43,8 +43,7 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
     # On a CPU features are moved only by request: free memory is not queried.
     free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**62
     budget = config.feature_bytes or free
-    splits = (data.train, data.dev, data.test)
-    needed = sum(resident_bytes(split.features, precision) for split in splits)
+    needed = sum(resident_bytes(split.features, precision) for split in data.splits)
     if needed > budget and automatic:
         return data
     if needed > budget:
@@ -53,25 +52,24 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
             f"{budget / 2**30:.1f} GiB of the device: take int8, raise feature_bytes, "
             "or set feature_precision=auto to read them as needed"
         )
-    train, dev, test = (make_resident(split, device, precision) for split in splits)
+    train, dev, test = (make_resident(split, device, precision) for split in data.splits)
     return replace(data, train=train, dev=dev, test=test)
 
 
 def make_batches(
-    model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device, ranks: Ranks | None = None
+    model: AbstractMatcher,
+    data: Data,
+    config: TrainConfig,
+    device: torch.device,
+    ranks: Processes | None = None,
 ) -> Batches:
     """Shuffled pairs of the training split, augmented as the settings say."""
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
-    for split in (data.train, data.dev, data.test):
+    for split in data.splits:
         require_width(model, split)
         if split.num_texts == 0:
             raise SelhnError(f"{split.name} has no texts: training needs some in each of train, dev and test")
-    if config.batch_size > data.train.num_texts:
-        raise SelhnError(
-            f"batch_size is {config.batch_size}, but the training split has only {data.train.num_texts} texts: "
-            f"set batch_size={data.train.num_texts} or less"
-        )
     return Batches(
         data.train,
         model.tokenizer,
@@ -83,13 +81,14 @@ def make_batches(
         token_step=4 if device.type == "cuda" else 1,
         dtype=torch.bfloat16 if uses_bfloat16(config, device.type) else torch.float32,
         side=taken_side(model, data.train.side),
-        part=None if ranks is None else Part(config.batch_size, ranks.shares(config.batch_size).rows),
+        shares=None if ranks is None else ranks.shares(config.batch_size),
     )
 
 
 def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
     """All steps of a run; recorded if the settings and the device allow it."""
     batches, loss, config = protocol.batches, protocol.loss, protocol.config
+    ranks = None if batches.shares is None else batches.shares.ranks
     if config.capture == "always" and batches.device.type != "cuda":
         raise SelhnError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
     record = config.capture == "always" or (
@@ -97,10 +96,10 @@ def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
         and batches.device.type == "cuda"
         and known(loss) is not None  # a function from outside might read its values, which a recording cannot
         and protocol.capturable
-        and protocol.ranks is None  # an exchange through the host cannot be recorded,
+        and ranks is None  # an exchange through the host cannot be recorded,
         and not config.chunk  # nor can reading the generator before a chunk is encoded again
     )
-    return Stepper(partial(training_step, protocol, optimizer), batches.generator, record, protocol.ranks)
+    return Stepper(partial(training_step, protocol, optimizer), batches.generator, record, ranks)
 
 
 def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
@@ -128,8 +127,8 @@ def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens
     optimizer.zero_grad()
     _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
     trained = [*model.parameters(), *learnt_by(loss)]
-    if protocol.ranks is not None:
-        protocol.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may contain the model
+    if (shares := protocol.batches.shares) is not None:
+        shares.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may contain the model
     norms = parameter_norms(trained)
     own = loss.numbers() if callable(getattr(loss, "numbers", None)) else {}
     numbers = {
@@ -139,7 +138,10 @@ def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
         **{name: torch.as_tensor(number).detach().clone() for name, number in own.items()},
     }
-    clipped_step(optimizer, norms, config.clip)
+    if config.clip:  # the update divides by this as it reads the gradients, which saves a pass over them
+        norm = total_norm(list(norms.values()))
+        optimizer.grad_scale = ((norm + 1e-6) / config.clip).clamp(min=1).float()
+    optimizer.step()
     return numbers
 
 

@@ -16,6 +16,20 @@ def test_every_format_is_recognised(precomp, pocket, karpathy, tmp_path):
     assert find_format(import_data(pocket, tmp_path / "new"))[1] == "native"
 
 
+def test_a_named_data_set_is_found_below_data(precomp, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SELHN_DATA", raising=False)
+    with pytest.raises(NotFound, match="SELHN_DATA"):
+        load_data("f30k")
+    (tmp_path / "sets").mkdir()
+    precomp.folder.rename(tmp_path / "sets" / "f30k_precomp")
+    monkeypatch.setenv("SELHN_DATA", str(tmp_path / "sets"))
+    assert load_data("f30k").source == str(tmp_path / "sets" / "f30k_precomp")
+    monkeypatch.delenv("SELHN_DATA")
+    (tmp_path / "sets").rename(tmp_path / "data")
+    assert find_format("f30k")[0].samefile("data/f30k_precomp")
+
+
 def test_tsv_is_recognised_beside_its_captions(tsv):
     assert find_format(tsv[0])[1] == "tsv"
     assert find_format(tsv[0] / "boxes36.tsv")[1] == "tsv"

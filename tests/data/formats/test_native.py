@@ -6,7 +6,6 @@ import torch
 
 from selhn.base.errors import SelhnError
 from selhn.data import Data, DenseFeatures, RaggedFeatures, Split, load_data, write_native
-from selhn.data.formats import native as native_module
 
 
 def make_split(name, features, boxes=None, folds=1):
@@ -34,7 +33,9 @@ def make_data(ragged):
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_is_written_is_read(tmp_path, ragged, dtype, monkeypatch):
-    monkeypatch.setattr(native_module, "blocks", lambda rows, size: (slice(n, n + 1) for n in range(rows)))
+    monkeypatch.setattr(
+        "selhn.data.features.blocks", lambda rows, size: (slice(n, n + 1) for n in range(rows))
+    )
     data = make_data(ragged)
     folder = write_native(data, tmp_path / "new" / "tiny", precision=dtype)
     found = load_data(folder)

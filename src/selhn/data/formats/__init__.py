@@ -1,5 +1,6 @@
 """The formats a data set may have on disk, and one door to all of them."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -15,6 +16,14 @@ from selhn.data.formats.precomp import precomp_folder, read_precomp
 from selhn.data.formats.tsv import read_tsv
 from selhn.data.splits import SPLITS, Data
 from selhn.data.world import make_world
+
+DATASETS: Mapping[str, tuple[str, ...]] = {
+    "world": (),
+    "f8k": ("f8k_pocket", "f8k"),
+    "f30k": ("f30k_precomp", "f30k", "f30k/precomp"),
+    "coco": ("coco_precomp", "coco", "coco/precomp"),
+}
+"""Data sets with a name, and the folders they are looked for in: below $SELHN_DATA, then below ./data."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,18 @@ def register_format(
 
 
 def find_format(source: Path | str) -> tuple[Path, str]:
-    """The path, and the name of its format."""
-    path = Path(source)
+    """The path of a file, a folder or a named data set (`DATASETS`), and the name of its format."""
+    roots = Path(os.environ.get("SELHN_DATA", "data")), Path("data")
+    places = [root / folder for root in roots for folder in DATASETS.get(str(source), ())]
+    path = next((place for place in places if place.is_dir()), Path(source))
     for name, known in FORMATS.items():
         if known.looks_like(path) and (path.exists() or name == "world"):
             return path, name
+    if not path.exists() and places:
+        raise NotFound(
+            f"the data set {source!r} was not found (looked for {', '.join(map(str, dict.fromkeys(places)))}): give "
+            "its folder with data=DIR, or the folder above it in SELHN_DATA"
+        )
     if not path.exists():
         raise NotFound(f"no file or folder {str(source)!r}: give a path, or 'world' for generated data")
     wanted = "; ".join(f"{name} ({known.files})" for name, known in FORMATS.items() if name != "world")
@@ -99,7 +115,7 @@ def find_format(source: Path | str) -> tuple[Path, str]:
 
 
 def load_data(source: Path | str, **settings: Any) -> Data:
-    """A data set: `"world"` is generated, a path is read in whichever format it has.
+    """A data set: `"world"` is generated, a path or a name in `DATASETS` is read in whichever format it has.
 
     Settings belong to the format: `images`, `seed` (world); `cut_dev`, `test` (precomp); `form`, `regions`
     (pocket); `features`, `max_captions`, `cut_dev` (karpathy).
@@ -110,7 +126,7 @@ def load_data(source: Path | str, **settings: Any) -> Data:
             f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} "
             "NEW_FOLDER` and load that folder"
         )
-    return replace(_read_data(path, name, settings), source=str(source), settings=settings)
+    return replace(_read_data(path, name, settings), source=str(path), settings=settings)
 
 
 def import_data(

@@ -21,14 +21,14 @@ import numpy.typing as npt
 import torch
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.base.files import new_folder
+from selhn.base.folders import new_folder
 from selhn.base.names import require_kind
 from selhn.base.types import SIDE_INPUTS
 from selhn.base.untrusted import open_array, read_json, read_json_lines, some
-from selhn.data.features import DenseFeatures, Features, RaggedFeatures, blocks
+from selhn.data.features import DenseFeatures, Features, RaggedFeatures
 from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.formats.side_files import read_side_input
-from selhn.data.splits import Data, Split
+from selhn.data.splits import Data, Split, refuse_not_finite
 
 FORMAT, VERSION = "selhn-data", 1
 HEADER_BYTES = 128
@@ -41,8 +41,7 @@ def write_native(data: Data, out: Path | str, *, precision: NativePrecision = "f
     require_kind("precision", precision, NativePrecision)
     out = Path(out)
     with new_folder(out, replace_empty=True) as folder:
-        every = (data.train, data.dev, data.test)
-        splits = {split.name: _write_split(folder, split, precision) for split in every}
+        splits = {split.name: _write_split(folder, split, precision) for split in data.splits}
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -100,16 +99,8 @@ def _write_features(path: Path, split: Split, precision: NativePrecision) -> npt
     masks = []
     with path.open("wb") as file:
         file.write(b"\0" * HEADER_BYTES)
-        for block in blocks(features.num_images, 4 * features.num_regions * features.width):
-            regions, mask = features.gather(torch.arange(block.start, block.stop))
-            peak = regions.masked_fill(~mask[..., None], 0).abs().flatten(1).amax(1)
-            wrong = (~(peak <= largest)).nonzero().flatten()
-            if len(wrong):
-                image = block.start + int(wrong[0])
-                raise SelhnError(
-                    f"{split.name}: image {image} ({split.image_names[image]}) "
-                    f"has a feature that is NaN or above {largest:g}: fix it, or write float32"
-                )
+        for images, (regions, mask) in features.in_blocks():
+            refuse_not_finite(split, images, regions.masked_fill(~mask[..., None], 0), largest)
             file.write(regions[mask].cpu().numpy().astype(precision).tobytes())
             masks.append(mask.cpu().numpy())
         number = np.concatenate(masks).sum(1)

@@ -56,22 +56,24 @@ _LOOK_ROWS = {
 }
 
 
-def _table(name: str, rows: int, width: int, scale: float) -> Float[Tensor, "rows width"]:
+def _directions(name: str, rows: int, width: int, scale: float) -> Float[Tensor, "rows width"]:
     """Fixed random directions, the same for every seed: a red ball looks the same in all samples."""
     return Draws("looks").normal(name, torch.arange(rows), width) * scale
 
 
 def _make_tables(width: int) -> dict[str, Tensor]:
     """All that is fixed about how things look."""
-    looks = [_table(key, rows, CODE, THING * LOOK_SHARES[key] ** 0.5) for key, rows in _LOOK_ROWS.items()]
-    mean = MEAN * (1 + MEAN_SPREAD * _table("mean", 1, width, 1.0)[0]).clamp(min=0.1)
+    looks = [
+        _directions(key, rows, CODE, THING * LOOK_SHARES[key] ** 0.5) for key, rows in _LOOK_ROWS.items()
+    ]
+    mean = MEAN * (1 + MEAN_SPREAD * _directions("mean", 1, width, 1.0)[0]).clamp(min=0.1)
     return {
         "looks": torch.cat(looks),
-        "setting": _table("setting", len(SETTINGS), CODE, SETTING),
-        "place": _table("place", 4, CODE, PLACE),
+        "setting": _directions("setting", len(SETTINGS), CODE, SETTING),
+        "place": _directions("place", 4, CODE, PLACE),
         "mean": mean,
         # Real features vary more where their mean is larger.
-        "components": _table("components", width, CODE, CODE**-0.5) * (mean / MEAN)[:, None],
+        "components": _directions("components", width, CODE, CODE**-0.5) * (mean / MEAN)[:, None],
     }
 
 

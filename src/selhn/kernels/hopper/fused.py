@@ -6,7 +6,9 @@ one number per anchor and block, and these are added afterwards in a fixed order
 same in every run.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 import triton
@@ -16,18 +18,7 @@ from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from selhn.kernels.hopper import fused_triton
-from selhn.kernels.hopper.sides import (
-    MAXIMA,
-    Constants,
-    Reduced,
-    Side,
-    Sums,
-    Weights,
-    empty,
-    merged,
-    over_parts,
-    spans,
-)
+from selhn.kernels.hopper.sides import PARAMETERS, Asked, Constants
 
 # The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a multiprocessor of
 # an H200, so that one multiplies while the other reduces: 14.4 ms for the maxima of 65,536 pairs, 16.4 with 256 x 128.
@@ -40,6 +31,28 @@ BACKWARD_TILE = 8192
 add_wide = torch.addmm
 LOWEST = -0x7F800001 << 32
 """The key of an anchor without candidates: -inf, and no block."""
+
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""Something of the images, and of the texts."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The anchors along one side: embeddings, image labels, and what scores are compared with.
+
+    `level` is the positive score in the forward pass; in the backward pass the value of a log-sum-exp.
+    """
+
+    emb: Float[Tensor, "A d"]
+    label: Int[Tensor, " A"]
+    level: Float[Tensor, " A"]
+
+    def __len__(self) -> int:
+        return len(self.emb)
+
+    def __getitem__(self, part: slice | Tensor) -> "Side":
+        return Side(self.emb[part], self.label[part], self.level[part])
 
 
 def aligned(emb: Float[Tensor, "B d"]) -> Float[Tensor, "B e"]:
@@ -62,40 +75,44 @@ def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -
 
 
 def reduce(
-    images: Side, texts: Side, needs: tuple[str, ...], constants: Constants
-) -> tuple[Reduced, Reduced]:
-    """All statistics of the images, then of the texts."""
-    sides = images, texts
-    maxima = [name for name in needs if name in MAXIMA]
-    sums = [name for name in needs if name not in MAXIMA]
-    keys = [side.label.new_full((len(maxima), len(side)), LOWEST, dtype=torch.int64) for side in sides]
-    values = [[side.level.new_full((len(side),), empty(name)) for name in sums] for side in sides]
+    images: Side, texts: Side, asked: Asked, constants: Constants
+) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    """All statistics, and the index of every maximum's winner, -1 for none."""
+    maxima = [name for name in asked if not PARAMETERS[name]]
+    sums = [name for name in asked if PARAMETERS[name]]
+    keys = [
+        side.label.new_full((len(maxima), len(side)), LOWEST, dtype=torch.int64) for side in (images, texts)
+    ]
+    of_parts: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in sums]
     ranges = _ranges(images.label, ROWS), _ranges(texts.label, COLUMNS)
     height = max(ROWS, SUMS_PER_LAUNCH // len(texts) // ROWS * ROWS) if sums else len(images)
-    for rows in spans(len(images), height):
+    for rows in _spans(len(images), height):
         side = images[rows]
-        left = [
-            torch.empty(len(sums), *shape, device=side.emb.device)
-            for shape in (
-                (triton.cdiv(len(texts), COLUMNS), len(side)),
-                (triton.cdiv(len(side), ROWS), len(texts)),
-            )
-        ]
+        row_sums = side.level.new_empty(len(sums), triton.cdiv(len(texts), COLUMNS), len(side))
+        column_sums = side.level.new_empty(len(sums), triton.cdiv(len(side), ROWS), len(texts))
         _launch(
             fused_triton.reduce_scores, side, texts, ranges[0][rows.start // ROWS :], ranges[1], side.level,
-            texts.level, keys[0][:, rows], keys[1], *left, len(images), rows.start // ROWS, constants.margin,
-            1 / constants.temperature, constants.bias, NAMES=(*maxima, *sums), MAXIMA=len(maxima),
+            texts.level, keys[0][:, rows], keys[1], row_sums, column_sums, len(images), rows.start // ROWS,
+            *constants, NAMES=(*maxima, *sums), MAXIMA=len(maxima),
         )  # fmt: skip
-        for slot, name in enumerate(sums):
-            of_rows, of_columns = (over_parts(name, part[slot]) for part in left)
-            values[0][slot][rows] = of_rows
-            values[1][slot] = merged(name, values[1][slot], of_columns)
-    of_images: Reduced = {name: (value, None) for name, value in zip(sums, values[0])}
-    of_texts: Reduced = {name: (value, None) for name, value in zip(sums, values[1])}
-    for slot, name in enumerate(maxima):
-        of_images[name] = _find_winners(name, images, texts, keys[0][slot], COLUMNS)
-        of_texts[name] = _find_winners(name, texts, images, keys[1][slot], ROWS)
-    return of_images, of_texts
+        for name, parts, of_rows, of_columns in zip(sums, of_parts, row_sums, column_sums):
+            parts[0].append(_over_parts(name, of_rows))
+            parts[1].append(_over_parts(name, of_columns))
+    values: dict[str, Pair] = {
+        name: (torch.cat(parts[0]), _over_parts(name, torch.stack(parts[1])))
+        for name, parts in zip(sums, of_parts)
+    }
+    winners: dict[str, Pair] = {}
+    for name, of_images, of_texts in zip(maxima, *keys):
+        found = _find_winners(name, images, texts, of_images, COLUMNS)
+        others = _find_winners(name, texts, images, of_texts, ROWS)
+        values[name], winners[name] = zip(found, others)
+    return values, winners
+
+
+def _over_parts(name: str, values: Float[Tensor, "P A"]) -> Float[Tensor, " A"]:
+    """The value over all negatives from those over parts of them."""
+    return values.logsumexp(dim=0) if name == "log_sum_exp" else values.sum(dim=0)
 
 
 def _find_winners(
@@ -114,13 +131,8 @@ def _find_winners(
 
 
 def add_pulls(
-    name: str,
-    images: Side,
-    texts: Side,
-    weights: Weights,
-    emb_grads: tuple[Float[Tensor, "R d"], Float[Tensor, "C d"]],
-    constants: Constants,
-) -> Sums:
+    name: str, images: Side, texts: Side, weights: Pair, emb_grads: Pair, constants: Constants
+) -> Pair:
     """Add the gradient of a sum over all negatives to both sides; return one or two sums for each anchor.
 
     The weights are the gradients of the anchors' statistics. The first sum is over what rounding took from
@@ -135,11 +147,11 @@ def add_pulls(
     pulls = images.emb.new_empty(height * min(width, triton.cdiv(len(texts), 8) * 8))
     of_images = torch.empty(num_sums, len(images), device=device)
     of_texts = torch.zeros(num_sums, len(texts), device=device)
-    for rows in spans(len(images), height):
+    for rows in _spans(len(images), height):
         side, first_row = images[rows], rows.start // ROWS
         of_rows = torch.empty(column_blocks, num_sums, len(side), device=device)
         of_columns = torch.empty(triton.cdiv(len(side), ROWS), num_sums, len(texts), device=device)
-        for columns in spans(len(texts), width):
+        for columns in _spans(len(texts), width):
             other, first_column = texts[columns], columns.start // COLUMNS
             stride = triton.cdiv(len(other), 8) * 8
             tile_pulls = pulls[: len(side) * stride].view(len(side), stride)[:, : len(other)]
@@ -147,7 +159,7 @@ def add_pulls(
                 fused_triton.pull_scores, side, other, ranges[0][first_row:], ranges[1][first_column:],
                 side.level, other.level, weights[0][rows], weights[1][columns], levels[0][first_row:],
                 levels[1][first_column:], _blocks(tile_pulls, ROWS, COLUMNS // 2), of_rows[first_column:],
-                of_columns[:, :, columns], len(texts), constants.margin, 1 / constants.temperature, constants.bias,
+                of_columns[:, :, columns], len(texts), *constants,
                 NAME=name,
             )  # fmt: skip
             for total, pulled, emb in (
@@ -158,6 +170,12 @@ def add_pulls(
         of_images[:, rows] = of_rows.sum(dim=0)
         of_texts += of_columns.sum(dim=0)
     return of_images, of_texts
+
+
+def _spans(length: int, size: int) -> Iterator[slice]:
+    """The parts of a length, each of a size or less."""
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))
 
 
 def _ranges(numbers: Num[Tensor, " A"], size: int) -> Num[Tensor, "N 2"]:

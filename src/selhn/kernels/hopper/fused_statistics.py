@@ -6,154 +6,108 @@ an anchor's sum over all negatives received a gradient: a loss that mines all of
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from selhn.kernels.hopper import fused
-from selhn.kernels.hopper.sides import MAXIMA, REDUCTIONS, Constants, Side, Sums, Weights, constants_of
+from selhn.kernels.hopper.fused import Pair, Side
+from selhn.kernels.hopper.sides import Constants
 from selhn.ops.sparse_product import Base, Edges, sparse_product
 
-Labels: TypeAlias = tuple[Int[Tensor, " R"], Int[Tensor, " C"]] | None
 
+def reduce(plan: Any, constants: Constants, labels: Any, embs: Pair) -> tuple[Any, ...]:
+    """Positive scores, statistics, the index of every maximum's winner, and the score there; as `Found` has them."""
+    sides = _sides(plan, labels, embs)
+    values, winners = fused.reduce(*sides, plan.asked, constants)
 
-def reduce(
-    plan: Any, labels: Labels, images: Float[Tensor, "R d"], texts: Float[Tensor, "C d"]
-) -> tuple[Float[Tensor, " R"], list[Float[Tensor, "S R"]], list[Int[Tensor, "S R"]]]:
-    """Positive scores, statistics, and the index of every maximum's winner, -1 for none: of rows or both sides."""
-    sides = _sides(plan, labels, images, texts)
-    names = tuple(name for name, _ in plan.asked)
-    constants = constants_of(plan.asked)
-    assert constants is not None
-    found = fused.reduce(*sides, names, constants)[: 1 + plan.both]
-    values = [torch.stack([side[name][0] for side in found]) for name in names]
-    where = [[side[name][1] for side in found] for name in names if name in MAXIMA]
-    winners = [torch.stack([one.long() for one in both if one is not None]) for both in where]
-    return sides[0].level, values, winners
+    def stacked(both: Pair) -> Tensor:
+        return torch.stack(both[: 1 + plan.both])
+
+    of_winners = [stacked(both).long().clamp(min=0) for both in winners.values()]
+    scores = [stacked(values[name]) for name in winners]
+    return sides[0].level, [stacked(values[name]) for name in plan.asked], of_winners, scores
 
 
 def differentiate(
     plan: Any,
-    labels: Labels,
-    images: Float[Tensor, "R d"],
-    texts: Float[Tensor, "C d"],
+    constants: Constants,
+    labels: Any,
+    embs: Pair,
     positive: Float[Tensor, " R"],
-    values: Sequence[Float[Tensor, "S R"]],
-    winners: Sequence[Int[Tensor, "S R"]],
-    grads: Sequence[Tensor | None],
+    of_positive: Float[Tensor, " R"],
+    winners: Sequence[Edges],
+    sums: Sequence[Any],
 ) -> tuple[Float[Tensor, "R d"], Float[Tensor, "C d"]]:
-    """The gradients of the embeddings; `grads` are those by the positives and by all values."""
-    sides, given = _sides(plan, labels, images, texts, positive), images.dtype
-    of_positive = torch.zeros_like(positive) if grads[0] is None else grads[0].clone()
-    maxima, sums, where = [], [], iter(winners)
-    for (name, _), value, grad in zip(plan.asked, values, grads[1:]):
-        winner = next(where) if name in MAXIMA else None
-        if grad is not None and winner is not None:
-            maxima.append((grad, winner))
-        elif grad is not None:
-            sums.append((name, grad, value))
+    """The gradients of the embeddings, from those by the positives, by the winners of maxima, and by all `sums`."""
+    sides, given = _sides(plan, labels, embs, positive), embs[0].dtype
     bases: tuple[Base, Base] | tuple[None, None] = (None, None)
     if sums:
-        constants = constants_of(plan.asked)
-        assert constants is not None
-        bases, lost = _sum_gradients(sums, *sides, positive, constants)
+        bases, lost = _sum_gradients(plan, sums, *sides, constants)
         of_positive -= lost
-    edges = _edges(of_positive, plan.first, maxima)
-    of_images = sparse_product(edges, sides[1].emb, len(images), bases[0], given)
-    of_texts = sparse_product(edges.mT, sides[0].emb, len(texts), bases[1], given)
-    width = images.shape[1]
+    edges = Edges.of_pairs(of_positive, plan.first).joined(winners)
+    of_images = sparse_product(edges, sides[1].emb, len(sides[0]), bases[0], given)
+    of_texts = sparse_product(edges.mT, sides[0].emb, len(sides[1]), bases[1], given)
+    width = embs[0].shape[1]
     return of_images[:, :width], of_texts[:, :width]
 
 
 def _sides(
-    plan: Any,
-    labels: Labels,
-    images: Float[Tensor, "R d"],
-    texts: Float[Tensor, "C d"],
-    positive: Float[Tensor, " R"] | None = None,
+    plan: Any, labels: Any, embs: Pair, positive: Float[Tensor, " R"] | None = None
 ) -> tuple[Side, Side]:
     """Both sides with their positive scores; see below for columns that are no anchors."""
-    image_emb, text_emb = (fused.aligned(emb.to(plan.dtype or emb.dtype)) for emb in (images, texts))
-    own = slice(plan.first, plan.first + len(images))
+    image_emb, text_emb = (fused.aligned(emb.to(plan.dtype or emb.dtype)) for emb in embs)
+    own = slice(plan.first, plan.first + len(image_emb))
     if positive is None:
         positive = fused.positives(image_emb, text_emb[own])
-    if labels is None:
-        every = torch.arange(len(texts), dtype=torch.int32, device=texts.device)
-        labels = every[own], every
+    rows, columns = labels
+    if rows is None:
+        columns = torch.arange(len(text_emb), dtype=torch.int32, device=text_emb.device)
+        rows = columns[own]
     # A column that is no anchor has a level beyond all scores, like an anchor without negatives.
-    of_columns = positive if plan.both else positive.new_full((len(texts),), torch.inf)
-    return Side(image_emb, labels[0], positive), Side(text_emb, labels[1], of_columns)
-
-
-def _edges(
-    of_positive: Float[Tensor, " R"],
-    first: int,
-    maxima: list[tuple[Float[Tensor, "S R"], Int[Tensor, "S R"]]],
-) -> Edges:
-    """The pairs of an image and a text that are paired, or of which one is the other's winner; and gradients."""
-    rows = torch.arange(len(of_positive), device=of_positive.device)
-    parts = [Edges(rows, rows + first, of_positive)]
-    for weight, winner in maxima:
-        for side in range(len(winner)):
-            there = Edges(rows, winner[side].clamp(min=0), weight[side].where(winner[side] >= 0, 0))
-            parts.append(there.mT if side else there)
-    return Edges(*(torch.cat(field) for field in zip(*parts)))
+    of_columns = positive if plan.both else positive.new_full((len(text_emb),), torch.inf)
+    return Side(image_emb, rows, positive), Side(text_emb, columns, of_columns)
 
 
 def _sum_gradients(
-    sums: list[tuple[str, Tensor, Tensor]],
-    images: Side,
-    texts: Side,
-    positive: Float[Tensor, " R"],
-    constants: Constants,
+    plan: Any, sums: Sequence[Any], images: Side, texts: Side, constants: Constants
 ) -> tuple[tuple[Base, Base], Float[Tensor, " R"]]:
     """The gradients of sums over all negatives for both sides, and what the positive scores lose."""
-    # In one unit in which the largest is 1024: half precision holds it, and what is far below it.
-    pulled = [grad * constants.steepness(name) for name, grad, _ in sums]
-    tiny = torch.finfo(positive.dtype).tiny
-    unit = torch.stack([grad.abs().max() for grad in pulled]).max().clamp(min=tiny) / 1024
-    totals = (
-        torch.zeros_like(images.emb, dtype=positive.dtype),
-        torch.zeros_like(texts.emb, dtype=positive.dtype),
-    )
-    lost = [positive.new_zeros(len(side)) for side in (images, texts)]
-    of_positive = torch.zeros_like(positive)
-    for (name, _, value), grad in zip(sums, pulled):
-        weight = [*(grad / unit), positive.new_zeros(len(texts))][:2]
-        levels = [_level(name, positive, one) for one in value]
-        sides = (
-            replace(images, level=levels[0]),
-            replace(texts, level=levels[1]) if len(levels) > 1 else texts,
-        )
-        both = _add_chosen(name, *sides, (weight[0], weight[1]), totals, constants)
+    wide = images.level.dtype
+    # In one unit in which the largest is 1024: half precision holds it, and what is far below it. A statistic's
+    # largest derivative by a score is 1, or the scale.
+    steepness = [1.0 if one.name == "hinge_sum" else constants.scale for one in sums]
+    pulled = [one.grad * steep for one, steep in zip(sums, steepness)]
+    largest = torch.stack([grad.abs().max() for grad in pulled]).max()
+    unit = largest.clamp(min=torch.finfo(wide).tiny) / 1024
+    totals = torch.zeros_like(images.emb, dtype=wide), torch.zeros_like(texts.emb, dtype=wide)
+    lost = images.level.new_zeros(len(images)), images.level.new_zeros(len(texts))
+    of_positive = torch.zeros_like(images.level)
+    for one, grad in zip(sums, pulled):
+        weights = grad[0] / unit, grad[1] / unit if plan.both else torch.zeros_like(texts.level)
+        sides = [images, texts]
+        if one.name == "log_sum_exp":
+            # Without negatives there is no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
+            levels = one.value.masked_fill(one.value == -torch.inf, torch.inf)
+            sides[: len(levels)] = [replace(side, level=level) for side, level in zip(sides, levels)]
+        both = _add_chosen(one.name, sides[0], sides[1], weights, totals, constants)
         for so_far, of_side in zip(lost, both):
             so_far += of_side[0]
-        if name == "hinge_sum":  # its derivative by the positive is minus the sum of those by the negatives
-            of_positive += (both[0][1] + (both[1][1] if len(levels) > 1 else 0)) * unit
+        if (
+            one.name == "hinge_sum"
+        ):  # minus the sum of its derivatives by the negatives is that by the positive
+            of_positive += (both[0][1] + (both[1][1] if plan.both else 0)) * unit
     # Near collapse the gradients at an anchor cancel but for the small differences of the embeddings. What
     # rounding took from all of them would outweigh these: it is given back, at the mean of the embeddings.
-    means = [side.emb.mean(dim=0, dtype=positive.dtype) for side in (texts, images)]
+    means = [side.emb.mean(dim=0, dtype=wide) for side in (texts, images)]
     return (Base(totals[0], lost[0], means[0], unit), Base(totals[1], lost[1], means[1], unit)), of_positive
 
 
-def _level(name: str, positive: Float[Tensor, " R"], value: Float[Tensor, " R"]) -> Float[Tensor, " R"]:
-    """What a kernel needs to know of an anchor for the derivative: its positive, or the value."""
-    if REDUCTIONS[name] == "sum":
-        return positive
-    # Without negatives there is no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
-    return value.masked_fill(value == -torch.inf, torch.inf)
-
-
 def _add_chosen(
-    name: str,
-    images: Side,
-    texts: Side,
-    weights: Weights,
-    totals: tuple[Tensor, Tensor],
-    constants: Constants,
-) -> Sums:
+    name: str, images: Side, texts: Side, weights: Pair, totals: Pair, constants: Constants
+) -> Pair:
     """`add_pulls` of the anchors that have a weight, or of all.
 
     If few have one, the images that do meet all texts, and all images meet the texts that do: in the one

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from selhn.kernels.hopper.touched import listed, summed_products
+from selhn.kernels.pair_tiles import side
 from selhn.ops.gpu import wide_product
 from selhn.ops.reasoning import ROWS
 
@@ -218,7 +219,7 @@ class Reasoned(torch.autograd.Function):
         query = torch.addmm(last_bias.to(half), reached[-1][:, :, 0].flatten(0, 1), last.T)
         seen = torch.empty_like(reached[-1][:, :, 0])
         _attend[(len(query),)](
-            query, reached[-1], mask, seen, *_sizes(nodes)[2:], _places(nodes), num_warps=_warps(nodes)
+            query, reached[-1], mask, seen, *_sizes(nodes)[2:], side(nodes.shape[2]), num_warps=_warps(nodes)
         )
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(mask, query, last, *given, *reached)
@@ -239,7 +240,7 @@ class Reasoned(torch.autograd.Function):
         grad_nodes, grad_query = torch.zeros_like(nodes), torch.empty_like(query)
         with torch.autocast(grad.device.type, enabled=False):
             _attend_backward[(len(query),)](
-                grad, touched, query, reached[-1], mask, grad_query, grad_nodes, *sizes[1:], _places(nodes),
+                grad, touched, query, reached[-1], mask, grad_query, grad_nodes, *sizes[1:], side(nodes.shape[2]),
                 num_warps=_warps(nodes),
             )  # fmt: skip
             firsts = reached[-1][:, :, 0].flatten(0, 1)
@@ -268,12 +269,8 @@ def _some(nodes: Tensor, most: int) -> int:
     return min(most, nodes.shape[3])
 
 
-def _places(nodes: Tensor) -> int:
-    return max(16, triton.next_power_of_2(nodes.shape[2]))
-
-
 def _warps(nodes: Tensor) -> int:
-    return 4 if _places(nodes) <= 32 else 8
+    return 4 if side(nodes.shape[2]) <= 32 else 8
 
 
 def _num_tiles(nodes: Tensor) -> int:

@@ -91,7 +91,7 @@ def summed_products(
     step: int,
 ) -> Float[Tensor, "m n"]:
     """The sum over the rows of `some` tiles, as `listed`: `step` rows each, counted from the first of a group."""
-    (m, n), rows = (left.shape[1], right.shape[1]), max(16, triton.next_power_of_2(step))
+    (m, n), rows = (left.shape[1], right.shape[1]), side(step)
     block_m, block_n = min(BLOCK, m), min(BLOCK, n)
     sums = torch.empty(SHARES, m, n, device=left.device)
     _sum[(SHARES * (m // block_m) * (n // block_n),)](

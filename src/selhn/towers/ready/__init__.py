@@ -8,7 +8,8 @@ from typing import Any
 from zlib import crc32
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.base.files import cache_folder, new_folder, private_folder, writing
+from selhn.base.files import cache_folder, private_folder, writing
+from selhn.base.folders import new_folder
 from selhn.base.minilm import MINILM_FILES
 from selhn.base.sealed import digest_file
 from selhn.towers.description import DESCRIPTION_FILE, Description

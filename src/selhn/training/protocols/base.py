@@ -8,7 +8,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Ranks, Shares
 from selhn.base.tensor_files import check_fits
 from selhn.base.types import Batch, Match, Products
 from selhn.data import Batches, Data, Pairs
@@ -43,12 +42,11 @@ class Protocol:
     loss: Any
     data: Data
     batches: Batches
-    """The pairs of a step are rows of `data.train`; the generator is seeded for every step."""
+    """The pairs of a step are rows of `data.train`; the generator is seeded for every step. Its `shares` say how
+    processes that train together divide a batch."""
     config: TrainConfig
     average: WeightAverage | None = None
     """The average of the model's weights, if the settings ask for one (`ema`); the loop updates it."""
-    ranks: Ranks | None = None
-    """The processes that train together; each has its part of every batch. None if this one is alone."""
     tables: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     @classmethod
@@ -75,15 +73,17 @@ class Protocol:
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, Any]:
         """The scores of a batch, whose rows of the training set are `pairs`, and what the loss is `given`."""
         if self.config.two_pass and self.loss.mines:
-            return match_in_two_passes(self.model, batch, self.loss, self.image_ids(batch), self.shares), None
+            ids, shares = self.image_ids(batch), self.batches.shares
+            return match_in_two_passes(self.model, batch, self.loss, ids, shares), None
         return self.scored(self.model, batch), None
 
     def scored(self, model: AbstractMatcher, batch: Batch) -> Match:
         """A model's scores of a batch; with several processes, each scores its own images with all texts."""
-        shares = self.shares
-        if shares is None and not self.config.chunk:
+        shares, chunk = self.batches.shares, self.config.chunk
+        if shares is None and not chunk:
             return model(batch)
-        images, texts = self.encoded(model, batch)
+        sizes = [len(batch.tokens)] if shares is None else shares.sizes
+        images, texts = encode_in_chunks(model, batch, chunk, sizes)
         if model.is_embedding and known(self.loss) is not None and not self.needs_matrix:
             return Match(Products(images, texts, shares))
         if shares is None:
@@ -91,21 +91,12 @@ class Protocol:
         rows = model.score(images, each_tensor(texts, lambda own: shares.gathered(own, same=False)))
         return Match(shares.gathered(rows.movedim(-2, 0), same=True).movedim(0, -2))
 
-    def encoded(self, model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:
-        """The images and texts of a batch, with `chunk` of so many pairs at a time."""
-        sizes = [len(batch.tokens)] if self.shares is None else self.shares.sizes
-        return encode_in_chunks(model, batch, self.config.chunk, sizes)
-
-    @property
-    def shares(self) -> Shares | None:
-        """How a batch is divided among processes."""
-        return None if self.ranks is None else self.ranks.shares(self.batches.batch_size)
-
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
         """Images of all pairs, whose other captions are not negatives; None if the settings allow them."""
         if not self.config.mask_same_image:
             return None
-        return batch.image_ids if self.shares is None else self.shares.gather(batch.image_ids)
+        shares = self.batches.shares
+        return batch.image_ids if shares is None else shares.gather(batch.image_ids)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the model, the loss and their optimiser."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Pairs
 from selhn.losses import MetaSPN, TripletHN
-from selhn.training.optim import adamw
+from selhn.training.optim import AdamW
 from selhn.training.protocols.base import Protocol
 
 NUDGE = 0.001
@@ -48,7 +48,7 @@ class MetaStep(Protocol):
         self._plain = TripletHN(loss.margin)
         on_gpu = batches.device.type == "cuda"
         weights = [{"params": list(loss.network.parameters())}]
-        self._optimizer = adamw(weights, loss.weight_lr, 0.0, batches.device)
+        self._optimizer = AdamW(weights, loss.weight_lr, 0.0, batches.device)
         size = min(batches.batch_size, data.dev.num_texts)
         self._dev = Batches(
             data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device, side=batches.side

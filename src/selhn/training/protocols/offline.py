@@ -1,6 +1,7 @@
 """AOQ: negatives from the whole training set beside those of a batch (Chen et al., ECCV 2020)."""
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Int32
@@ -10,15 +11,16 @@ from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Pairs, Split, TextBlocks
+from selhn.data.features import blocks
 from selhn.eval.encoded import image_encodings, text_encodings
-from selhn.eval.scoring import BYTES_PER_SCORE, Matching
 from selhn.losses import AOQ, OfflineScores
 from selhn.models import AbstractMatcher, encode_batch, in_eval_mode
-from selhn.models.matcher import members, pairs_apart, trains_on_more
+from selhn.models.matcher import members, trains_on_more
 from selhn.ops import Fragments, unit
 from selhn.training.protocols.base import Protocol
 
-TILE_BYTES = 2**24 * BYTES_PER_SCORE
+TILE_SCORES = 2**24
+"""Scores in memory at a time while negatives are ranked."""
 
 
 class OfflineNegatives(Protocol):
@@ -103,7 +105,7 @@ def paired_scores(model: AbstractMatcher, images: Any, texts: Any) -> Float[Tens
     if model.is_embedding:
         with torch.autocast(images.device.type, enabled=False):
             return (images * texts).sum(dim=1)
-    if pairs_apart(model):
+    if model.pairs_apart:
         return model.activation(model.logits(images, texts, aligned=True))
     return model.score(images, texts).diagonal()
 
@@ -116,7 +118,7 @@ def texts_of_images(split: Split) -> tuple[Int[Tensor, " T"], Int[Tensor, " I"],
 
 
 def hardest_negatives(
-    model: AbstractMatcher, split: Split, num_texts: int, num_images: int, tile_bytes: int = TILE_BYTES
+    model: AbstractMatcher, split: Split, num_texts: int, num_images: int, tile_scores: int = TILE_SCORES
 ) -> tuple[Int32[Tensor, "I t"], Int32[Tensor, "T i"]]:
     """The hardest negative texts of every image, and images of every text, hardest first.
 
@@ -127,10 +129,12 @@ def hardest_negatives(
     device = device_of(model)
     assert model.tokenizer is not None
     with in_eval_mode(model):
-        blocks = TextBlocks(split, model.tokenizer, device=device)
+        ordered = TextBlocks(split, model.tokenizer, device=device)
         images = torch.cat([one_vector(part) for part in image_encodings(model, split)])
-        texts = torch.cat([one_vector(part) for part in text_encodings(model, split, blocks)])[blocks.inverse]
-        has_fragments = isinstance(next(text_encodings(model, split, blocks)), Fragments)
+        texts = torch.cat([one_vector(part) for part in text_encodings(model, split, ordered)])[
+            ordered.inverse
+        ]
+        has_fragments = isinstance(next(text_encodings(model, split, ordered)), Fragments)
         image_of_text = split.image_of_text.to(device)
         without_texts = image_of_text.bincount(minlength=split.num_images) == 0
 
@@ -139,10 +143,10 @@ def hardest_negatives(
             scores = rows @ columns.T if has_fragments else model.score(rows, columns)
             return scores.masked_fill(without_texts[some_images, None], -torch.inf)
 
-        every_text = torch.arange(split.num_texts, device=device)
-        matching = Matching(split.num_images, split.num_texts, score, image_of_text, every_text)
-        return _hardest(matching, "i2t", num_texts, tile_bytes), _hardest(
-            matching, "t2i", num_images, tile_bytes
+        of_image, every = torch.arange(split.num_images, device=device), slice(None)
+        return (
+            _hardest(lambda some: score(some, every), of_image, image_of_text, num_texts, tile_scores),
+            _hardest(lambda some: score(every, some).T, image_of_text, of_image, num_images, tile_scores),
         )
 
 
@@ -154,11 +158,12 @@ def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
 
 
 def _hardest(
-    matching: Matching, direction: Literal["i2t", "t2i"], k: int, tile_bytes: int
-) -> Int32[Tensor, "Q k"]:
-    """Places of the k largest scores of every query among its negatives."""
+    score: Callable[[slice], Float[Tensor, "q G"]], image_of_query: Int[Tensor, " Q"],
+    image_of_item: Int[Tensor, " G"], k: int, tile_scores: int,
+) -> Int32[Tensor, "Q k"]:  # fmt: skip
+    """Places of the k largest scores of every query among its negatives; `score` gives those of some queries."""
     found = []
-    for _, (scores, query, item) in matching.tiles(direction, tile_bytes):
-        scores[query, item] = -torch.inf
-        found.append(scores.topk(k, dim=1).indices.int())
+    for some in blocks(len(image_of_query), len(image_of_item), tile_scores):
+        own = image_of_query[some, None] == image_of_item
+        found.append(score(some).masked_fill(own, -torch.inf).topk(k, dim=1).indices.int())
     return torch.cat(found)

@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from selhn.base.errors import SelhnError, warn
 from selhn.base.types import Batch
 from selhn.models import AbstractMatcher, encode_batch
-from selhn.models.matcher import images_apart, members, trains_on_more
-from selhn.ops import Fragments, remembering_nothing
+from selhn.models.matcher import members, trains_on_more
+from selhn.ops import Fragments
+from selhn.ops.batch_norm import remembering_nothing
 from selhn.training.config import TrainConfig
 
 
@@ -56,7 +57,7 @@ def require_shareable_model(model: AbstractMatcher, config: TrainConfig, ranks: 
     if trains_on_more(model):
         what = "has two networks" if len(members(model)) > 1 else "trains on more than its scores"
         raise SelhnError(f"{name} {what}, for which a batch must be whole: {instead(ranks)}")
-    if not images_apart(model):
+    if not model.images_apart:
         raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {instead(ranks)}")
     if config.chunk and not model.is_embedding:
         raise SelhnError(

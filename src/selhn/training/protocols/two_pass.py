@@ -16,18 +16,18 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.ranks import Shares
-from selhn.base.types import Batch, Match
+from selhn.base.types import Batch, Match, at_least_float32
 from selhn.losses import STATISTICS, AbstractLoss
 from selhn.losses.base import known
 from selhn.losses.statistics import Needs, only_maxima, with_constants
 from selhn.models import AbstractMatcher, encode_batch
-from selhn.models.matcher import pairs_apart, trains_on_more
+from selhn.models.matcher import trains_on_more
 from selhn.training.protocols.shares import each_tensor
 
 
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
     """Refuse a model or a loss for which two passes are not the same step."""
-    if not pairs_apart(model) or trains_on_more(model):
+    if not model.pairs_apart or trains_on_more(model):
         raise SelhnError(
             "two_pass=true scores some pairs again, apart from the others, and "
             f"{model.name or type(model).__name__} cannot: its scores are cheap, or depend on other pairs "
@@ -64,7 +64,7 @@ def match_in_two_passes(
         texts = each_tensor(texts, partial(shares.gathered, same=False))
     with torch.no_grad():
         scores = model.score(images, texts)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = at_least_float32(scores)
         whole = scores if shares is None else shares.gather(scores)
         pairs = pulled_pairs(whole, image_ids, loss.needs)
         # A pair that is there twice, such as two that are each other's hardest negatives, must count once.

@@ -18,7 +18,7 @@ OURS = {
     "pictures/two_towers.py::_open": "read by other libraries, and named by the user",
     **{
         f"base/minilm.py::{name}": "files of an installed package, each compared with its SHA-256"
-        for name in ("_opened", "_read", "minilm_file")
+        for name in ("_opened", "minilm_file")
     },
     **{
         f"towers/ready/{name}": "shipped, or written to the user's cache; compared with checksums"

@@ -65,7 +65,7 @@ def test_towers(tmp_path, monkeypatch):
     assert (
         f"tiny, {WIDTH} numbers, from regions: image.onnx, text.onnx, tokenizer.json, towers.json in" in said
     )
-    assert "pictures cannot be indexed with these towers" in said
+    assert "only regions can be indexed with these towers" in said
     say("towers", "runs/rvse", tmp_path / "second", "--extractor", "ready")
     assert calls[1] == ("runs/rvse", "ready", None)
 

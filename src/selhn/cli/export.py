@@ -72,11 +72,10 @@ def towers(
     files = ", ".join(sorted(path.name for path in out.iterdir()))
     typer.echo(f"{written.name}, {written.width:,} numbers, from {written.image.input}: {files} in {out}")
     if written.image.input == "regions":
-        known = (
-            f" {written.image.vision}, which you have to name yourself" if written.image.vision else " ..."
-        )
+        name = written.image.vision or "NAME"
         typer.echo(
-            f"pictures cannot be indexed with these towers, only regions; for pictures: --extractor{known}"
+            "only regions can be indexed with these towers, not pictures; for pictures, export the model with "
+            f"--extractor {name}, which its features come from"
         )
 
 

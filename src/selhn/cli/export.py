@@ -8,7 +8,7 @@ import typer
 from selhn.base.errors import SelhnError
 
 export_app = typer.Typer(
-    help="Export embeddings, or a model as towers that search without torch.",
+    help="Export embeddings, or a model as towers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from selhn.kernels.hopper.sides import can_fuse, constants_of
 from selhn.losses.row_gradients import differentiate
-from selhn.losses.rows import Asked, Found, Labels, Plan, reduce
+from selhn.losses.rows import Asked, Found, Labels, Plan, compute
 from selhn.losses.score_blocks import MatrixBlocks, ProductBlocks
 from selhn.losses.statistics import STATISTICS
 
@@ -23,7 +23,7 @@ def row_statistics(
     The factors are a matrix of scores, or two embeddings.
     """
     if torch.compiler.is_compiling():
-        found = _forward(*_settings(plan, factors[0].dtype), row_labels, column_labels, *factors)
+        found = _rows(*_settings(plan, factors[0].dtype), row_labels, column_labels, *factors)
         return tuple(found[: 1 + len(plan.asked)])
     return RowStatistics.apply(plan, row_labels, column_labels, *factors)
 
@@ -36,7 +36,7 @@ class RowStatistics(torch.autograd.Function):
         ctx: Any, plan: Plan, row_labels: Tensor | None, column_labels: Tensor | None, *factors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.plan, ctx.number = plan, len(factors)
-        found = _reduce(plan, _labels(row_labels, column_labels), factors)
+        found = _compute(plan, _labels(row_labels, column_labels), factors)
         ctx.save_for_backward(row_labels, column_labels, *factors, *_flat(found))
         ctx.set_materialize_grads(False)
         return found.positive, *found.values
@@ -45,17 +45,8 @@ class RowStatistics(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         row_labels, column_labels, *rest = ctx.saved_tensors
         factors, kept = rest[: ctx.number], rest[ctx.number :]
-        if (
-            torch.is_grad_enabled()
-        ):  # a derivative of the gradient is wanted: autograd's own, of the definition
-            again = _derivable(ctx.plan, (row_labels, column_labels), factors)
-            arrived = [
-                (one, grad) for one, grad in zip(again, grads) if grad is not None and one.requires_grad
-            ]
-            values, weights = zip(*arrived)
-            wanted = [factor for factor in factors if factor.requires_grad]
-            found = iter(torch.autograd.grad(values, wanted, weights, create_graph=True, allow_unused=True))
-            return None, None, None, *(next(found) if factor.requires_grad else None for factor in factors)
+        if torch.is_grad_enabled():  # the gradient is to be differentiated again
+            return None, None, None, *_by_autograd(ctx.plan, (row_labels, column_labels), factors, grads)
         labels = _labels(row_labels, column_labels)
         return None, None, None, *_differentiate(ctx.plan, labels, factors, _found(ctx.plan, kept), grads)
 
@@ -80,16 +71,16 @@ def _found(plan: Plan, kept: Sequence[Tensor]) -> Found:
     return Found(kept[0], values, winners, list(kept[1 + number + maxima :]))
 
 
-def _reduce(plan: Plan, labels: Labels, factors: Sequence[Tensor]) -> Found:
+def _compute(plan: Plan, labels: Labels, factors: Sequence[Tensor]) -> Found:
     if len(factors) == 1:
-        return reduce(plan, MatrixBlocks(factors[0]), labels)
+        return compute(plan, MatrixBlocks(factors[0]), labels)
     images, texts = factors
     with torch.autocast(images.device.type, enabled=False):
         if not _can_fuse(plan, images):
-            return reduce(plan, ProductBlocks(images, texts, plan.dtype), labels)
+            return compute(plan, ProductBlocks(images, texts, plan.dtype), labels)
         from selhn.kernels.hopper import fused_statistics
 
-        positive, values, winners = fused_statistics.reduce(plan, labels, images, texts)
+        positive, values, winners = fused_statistics.compute(plan, labels, images, texts)
         maxima = [
             value for value, (name, _) in zip(values, plan.asked) if STATISTICS[name].reduction == "max"
         ]
@@ -132,15 +123,25 @@ def plain_statistics(
     ]
 
 
-def _derivable(
-    plan: Plan, labels: tuple[Tensor | None, Tensor | None], factors: Sequence[Tensor]
-) -> list[Tensor]:
+def _by_autograd(
+    plan: Plan,
+    labels: tuple[Tensor | None, Tensor | None],
+    factors: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The gradients of the factors, which can be differentiated again: autograd's own, of the definition."""
     wide = [factor.to(torch.promote_types(factor.dtype, torch.float32)) for factor in factors]
     scores = wide[0] if len(wide) == 1 else wide[0] @ wide[1].mT
-    positive, values = plain_statistics(scores, plan.asked, labels, plan.first, both=plan.both)
-    return [positive, *(torch.stack(sides) for sides in values)]
+    positive, sides = plain_statistics(scores, plan.asked, labels, plan.first, both=plan.both)
+    again = [positive, *(torch.stack(both) for both in sides)]
+    arrived = [(one, grad) for one, grad in zip(again, grads) if grad is not None and one.requires_grad]
+    values, weights = zip(*arrived)
+    wanted = [factor for factor in factors if factor.requires_grad]
+    found = iter(torch.autograd.grad(values, wanted, weights, create_graph=True, allow_unused=True))
+    return [next(found) if factor.requires_grad else None for factor in factors]
 
 
+# From here on: the same as two operators of torch, which only compiled programs call.
 SETTINGS = "str names, float[] numbers, int[] counts, bool both, int first, ScalarType dtype"
 LABELS = "Tensor? row_labels, Tensor? column_labels"
 
@@ -163,13 +164,13 @@ def _plan(settings: Sequence[Any]) -> Plan:
 @torch.library.custom_op(
     "selhn::rows", mutates_args=(), schema=f"({SETTINGS}, {LABELS}, Tensor images, Tensor texts) -> Tensor[]"
 )
-def _forward(*inputs: Any) -> list[Tensor]:
+def _rows(*inputs: Any) -> list[Tensor]:
     """All that is found, flat; for compiled programs, because how many blocks there are depends on the batch."""
     *settings, row_labels, column_labels, images, texts = inputs
-    return _flat(_reduce(_plan(settings), _labels(row_labels, column_labels), (images, texts)))
+    return _flat(_compute(_plan(settings), _labels(row_labels, column_labels), (images, texts)))
 
 
-@_forward.register_fake
+@_rows.register_fake
 def _shapes(*inputs: Any) -> list[Tensor]:
     *settings, _, _, images, _ = inputs
     plan = _plan(settings)
@@ -186,14 +187,14 @@ def _shapes(*inputs: Any) -> list[Tensor]:
     mutates_args=(),
     schema=f"({SETTINGS}, {LABELS}, Tensor images, Tensor texts, Tensor[] kept, Tensor?[] grads) -> (Tensor, Tensor)",
 )
-def _backward(*inputs: Any) -> tuple[Tensor, ...]:
+def _rows_backward(*inputs: Any) -> tuple[Tensor, ...]:
     """The gradients of the embeddings."""
     *settings, row_labels, column_labels, images, texts, kept, grads = inputs
     plan, labels = _plan(settings), _labels(row_labels, column_labels)
     return _differentiate(plan, labels, (images, texts), _found(plan, kept), grads)
 
 
-@_backward.register_fake
+@_rows_backward.register_fake
 def _gradient_shapes(*inputs: Any) -> tuple[Tensor, Tensor]:
     images, texts = inputs[-4:-2]
     return torch.empty_like(images), torch.empty_like(texts)
@@ -207,11 +208,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _derive(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     row_labels, column_labels, images, texts, *kept = ctx.saved_tensors
     arrived = grads[: 1 + len(_plan(ctx.settings).asked)]
-    found = _backward(*ctx.settings, row_labels, column_labels, images, texts, kept, arrived)
+    found = _rows_backward(*ctx.settings, row_labels, column_labels, images, texts, kept, arrived)
     nothing: Iterator[Any] = (
         [] if one == [] else None for one in ctx.settings
     )  # torch takes [] for a list of tensors
     return *nothing, None, None, *found
 
 
-_forward.register_autograd(_derive, setup_context=_keep)
+_rows.register_autograd(_derive, setup_context=_keep)

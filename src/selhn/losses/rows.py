@@ -43,15 +43,18 @@ class Plan(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Statistics of the anchors of one or of both sides; of a maximum also where it is, and the score there."""
+    """Statistics of the anchors of one side or of both."""
 
     positive: Float[Tensor, " R"]
     values: list[Float[Tensor, "S R"]]
+    """One for each name in `Plan.asked`."""
     winners: list[Int[Tensor, "S R"]]
+    """Where a maximum is: one for each maximum among the names, in their order."""
     scores: list[Float[Tensor, "S R"]]
+    """The scores of the winners."""
 
 
-def reduce(plan: Plan, blocks: Blocks, labels: Labels) -> Found:
+def compute(plan: Plan, blocks: Blocks, labels: Labels) -> Found:
     """The positive scores and all statistics."""
     positive = blocks.diagonal(plan.first)
     rows: list[list[Sums]] = [[] for _ in plan.asked]

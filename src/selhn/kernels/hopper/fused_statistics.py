@@ -19,7 +19,7 @@ from selhn.ops.sparse_product import Base, Edges, sparse_product
 Labels: TypeAlias = tuple[Int[Tensor, " R"], Int[Tensor, " C"]] | None
 
 
-def reduce(
+def compute(
     plan: Any, labels: Labels, images: Float[Tensor, "R d"], texts: Float[Tensor, "C d"]
 ) -> tuple[Float[Tensor, " R"], list[Float[Tensor, "S R"]], list[Int[Tensor, "S R"]]]:
     """Positive scores, statistics, and the index of every maximum's winner, -1 for none: of rows or both sides."""

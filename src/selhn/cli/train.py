@@ -81,7 +81,8 @@ def _train(
         *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
     ]
     name = recipe
-    if "=" in recipe:  # not a recipe but the first setting; `data=` names the data of the run
+    # Not a recipe but the first setting: all others are those of the default recipe, such as its self-distillation.
+    if "=" in recipe:
         recipe, changes, name = DEFAULT_RECIPE, [recipe, *changes], "strong"
     config, out = override(get_recipe(recipe), changes), out or Path("runs") / name
     if numbers := seed_numbers(",".join(named)):

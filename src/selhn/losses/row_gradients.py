@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.losses.rows import SMALL, SMALLEST, Found, Labels, Plan, negatives_of, parts, softmax_of_all
-from selhn.losses.score_blocks import Blocks, Part
+from selhn.losses.score_blocks import Blocks, Chosen
 from selhn.losses.statistics import STATISTICS, Constants, Statistic
 
 Gradients: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -21,7 +21,7 @@ Gradients: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 Derive: TypeAlias = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 
-class Pulled(NamedTuple):
+class Arrived(NamedTuple):
     """A statistic that is not a maximum, and the gradients that arrived for its anchors."""
 
     statistic: Statistic
@@ -54,7 +54,7 @@ def differentiate(
             winner, score = next(winners)
             maxima.append((statistic, constants, winner, score, grad))
         elif grad is not None and (grad.is_cuda or grad.any()):
-            sums.append(Pulled(statistic, constants, value, grad))
+            sums.append(Arrived(statistic, constants, value, grad))
     _add_sums(plan, blocks, labels, found.positive, sums, of_positive)
     for statistic, constants, winner, score, grad in maxima:
         if grad is None:
@@ -80,7 +80,7 @@ def _of_winners(
 
 
 def _add_sums(
-    plan: Plan, blocks: Blocks, labels: Labels, positive: Tensor, sums: list[Pulled], of_positive: Tensor
+    plan: Plan, blocks: Blocks, labels: Labels, positive: Tensor, sums: list[Arrived], of_positive: Tensor
 ) -> None:
     """Add the gradients of all statistics that are not maxima.
 
@@ -91,15 +91,15 @@ def _add_sums(
         return
     height, all_parts = blocks.shape[0], list(parts(blocks))
     if height * blocks.shape[1] <= SMALL:
-        numbers, pulls = [height] * (1 + plan.both), None
+        numbers, reached = [height] * (1 + plan.both), None
     else:
-        pulls = torch.stack([one.grad != 0 for one in sums]).any(0)
-        numbers = pulls.sum(1).tolist()
+        reached = torch.stack([one.grad != 0 for one in sums]).any(0)
+        numbers = reached.sum(1).tolist()
     if plan.both and sum(numbers) >= height:
         blocks.start(whole=True)
         for rows in all_parts:
             scores = negatives_of(blocks, rows, 0, labels)
-            of_scores, of_rows, of_columns = _pull(sums, 0, rows, scores, positive, both=True)
+            of_scores, of_rows, of_columns = _of_block(sums, 0, rows, scores, positive, both=True)
             blocks.put_rows(rows, of_scores)
             if of_rows is not None:
                 of_positive[rows] += of_rows
@@ -110,20 +110,26 @@ def _add_sums(
     for side, number in enumerate(numbers):
         if side:
             blocks, labels = blocks.T, labels and labels[::-1]
-        chosen = None if pulls is None or number == height else pulls[side].nonzero()[:, 0]
+        chosen = None if reached is None or number == height else reached[side].nonzero()[:, 0]
         for rows in all_parts:
-            part: Part = rows if chosen is None else chosen[rows]
+            part: Chosen = rows if chosen is None else chosen[rows]
             if isinstance(part, Tensor) and not len(part):
                 break
             scores = negatives_of(blocks, part, plan.first, labels)
-            of_scores, of_rows, _ = _pull(sums, side, part, scores, positive, both=False)
+            of_scores, of_rows, _ = _of_block(sums, side, part, scores, positive, both=False)
             blocks.add_rows(part, of_scores)
             if of_rows is not None:
                 of_positive[part] += of_rows
 
 
-def _pull(
-    sums: list[Pulled], side: int, part: Part, scores: Float[Tensor, "r C"], positive: Tensor, *, both: bool
+def _of_block(
+    sums: list[Arrived],
+    side: int,
+    part: Chosen,
+    scores: Float[Tensor, "r C"],
+    positive: Tensor,
+    *,
+    both: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The gradients of a block, from its rows alone or from the columns too."""
     totals: list[Tensor | None] = [None, None, None]
@@ -137,7 +143,7 @@ def _pull(
     return torch.zeros_like(scores) if totals[0] is None else totals[0], totals[1], totals[2]
 
 
-def _by_autograd(one: Pulled, scores: Tensor, row: Side, column: Side | None) -> Gradients:
+def _by_autograd(one: Arrived, scores: Tensor, row: Side, column: Side | None) -> Gradients:
     statistic, constants = one.statistic, one.constants
     sides = [row] if column is None else [row, column]
 
@@ -182,7 +188,7 @@ def _derivable(
     return tuple(value.detach() for value in values), derive_by_autograd
 
 
-def _by_slope(one: Pulled, scores: Tensor, row: Side, column: Side | None) -> Gradients:
+def _by_slope(one: Arrived, scores: Tensor, row: Side, column: Side | None) -> Gradients:
     statistic, constants = one.statistic, one.constants
     assert statistic.slope is not None
     if statistic.alone:

@@ -23,7 +23,7 @@ def row_statistics(
     The factors are a matrix of scores, or two embeddings.
     """
     if torch.compiler.is_compiling():
-        found = _rows(*_settings(plan, factors[0].dtype), row_labels, column_labels, *factors)
+        found = _operator(*_settings(plan, factors[0].dtype), row_labels, column_labels, *factors)
         return tuple(found[: 1 + len(plan.asked)])
     return RowStatistics.apply(plan, row_labels, column_labels, *factors)
 
@@ -46,7 +46,7 @@ class RowStatistics(torch.autograd.Function):
         row_labels, column_labels, *rest = ctx.saved_tensors
         factors, kept = rest[: ctx.number], rest[ctx.number :]
         if torch.is_grad_enabled():  # the gradient is to be differentiated again
-            return None, None, None, *_by_autograd(ctx.plan, (row_labels, column_labels), factors, grads)
+            return None, None, None, *_of_definition(ctx.plan, (row_labels, column_labels), factors, grads)
         labels = _labels(row_labels, column_labels)
         return None, None, None, *_differentiate(ctx.plan, labels, factors, _found(ctx.plan, kept), grads)
 
@@ -123,7 +123,7 @@ def plain_statistics(
     ]
 
 
-def _by_autograd(
+def _of_definition(
     plan: Plan,
     labels: tuple[Tensor | None, Tensor | None],
     factors: Sequence[Tensor],
@@ -164,13 +164,13 @@ def _plan(settings: Sequence[Any]) -> Plan:
 @torch.library.custom_op(
     "selhn::rows", mutates_args=(), schema=f"({SETTINGS}, {LABELS}, Tensor images, Tensor texts) -> Tensor[]"
 )
-def _rows(*inputs: Any) -> list[Tensor]:
+def _operator(*inputs: Any) -> list[Tensor]:
     """All that is found, flat; for compiled programs, because how many blocks there are depends on the batch."""
     *settings, row_labels, column_labels, images, texts = inputs
     return _flat(_compute(_plan(settings), _labels(row_labels, column_labels), (images, texts)))
 
 
-@_rows.register_fake
+@_operator.register_fake
 def _shapes(*inputs: Any) -> list[Tensor]:
     *settings, _, _, images, _ = inputs
     plan = _plan(settings)
@@ -187,14 +187,14 @@ def _shapes(*inputs: Any) -> list[Tensor]:
     mutates_args=(),
     schema=f"({SETTINGS}, {LABELS}, Tensor images, Tensor texts, Tensor[] kept, Tensor?[] grads) -> (Tensor, Tensor)",
 )
-def _rows_backward(*inputs: Any) -> tuple[Tensor, ...]:
+def _backward_operator(*inputs: Any) -> tuple[Tensor, ...]:
     """The gradients of the embeddings."""
     *settings, row_labels, column_labels, images, texts, kept, grads = inputs
     plan, labels = _plan(settings), _labels(row_labels, column_labels)
     return _differentiate(plan, labels, (images, texts), _found(plan, kept), grads)
 
 
-@_rows_backward.register_fake
+@_backward_operator.register_fake
 def _gradient_shapes(*inputs: Any) -> tuple[Tensor, Tensor]:
     images, texts = inputs[-4:-2]
     return torch.empty_like(images), torch.empty_like(texts)
@@ -208,11 +208,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _derive(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     row_labels, column_labels, images, texts, *kept = ctx.saved_tensors
     arrived = grads[: 1 + len(_plan(ctx.settings).asked)]
-    found = _rows_backward(*ctx.settings, row_labels, column_labels, images, texts, kept, arrived)
+    found = _backward_operator(*ctx.settings, row_labels, column_labels, images, texts, kept, arrived)
     nothing: Iterator[Any] = (
         [] if one == [] else None for one in ctx.settings
     )  # torch takes [] for a list of tensors
     return *nothing, None, None, *found
 
 
-_rows.register_autograd(_derive, setup_context=_keep)
+_operator.register_autograd(_derive, setup_context=_keep)

@@ -11,7 +11,8 @@ from selhn.ops.sparse_product import Edges, sparse_product
 
 SQUARE = 128
 """Positives are the diagonals of products of this size."""
-Part: TypeAlias = slice | Int[Tensor, " r"]
+Chosen: TypeAlias = slice | Int[Tensor, " r"]
+"""Some of the rows: those of a block, or single ones by number."""
 
 
 class MatrixBlocks:
@@ -30,7 +31,7 @@ class MatrixBlocks:
         turned.grad = self.grad.mT
         return turned
 
-    def rows(self, part: Part) -> Float[Tensor, "r C"]:
+    def rows(self, part: Chosen) -> Float[Tensor, "r C"]:
         return self.scores[part].clone() if isinstance(part, slice) else self.scores[part]
 
     def diagonal(self, first: int) -> Float[Tensor, " R"]:
@@ -47,7 +48,7 @@ class MatrixBlocks:
         else:
             self.grad[part] = grad
 
-    def add_rows(self, part: Part, grad: Float[Tensor, "r C"]) -> None:
+    def add_rows(self, part: Chosen, grad: Float[Tensor, "r C"]) -> None:
         self.grad[part] += grad
 
     def add_winners(self, side: int, winner: Int[Tensor, " A"], grad: Float[Tensor, " A"]) -> None:
@@ -83,7 +84,7 @@ class ProductBlocks:
         turned.totals = self.totals[::-1]
         return turned
 
-    def rows(self, part: Part) -> Float[Tensor, "r C"]:
+    def rows(self, part: Chosen) -> Float[Tensor, "r C"]:
         return product(self.embs[0][part], self.embs[1].mT)
 
     def diagonal(self, first: int) -> Float[Tensor, " R"]:
@@ -98,7 +99,7 @@ class ProductBlocks:
     def put_rows(self, part: slice, grad: Float[Tensor, "r C"]) -> None:
         self.add_rows(part, grad)
 
-    def add_rows(self, part: Part, grad: Float[Tensor, "r C"]) -> None:
+    def add_rows(self, part: Chosen, grad: Float[Tensor, "r C"]) -> None:
         if isinstance(part, slice):
             add_wide_product(self.totals[0][part], grad, self.embs[1])
         else:

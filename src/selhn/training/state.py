@@ -108,9 +108,9 @@ def make_state(
     ours = known(loss)
     if ours is not None and ours.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
-    kind, number = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
-    kind.require_shareable(loss, config, number)
-    require_shareable_model(model, config, number)
+    kind, processes = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
+    kind.require_shareable(loss, config, processes)
+    require_shareable_model(model, config, processes)
     if config.two_pass:
         require_two_pass(model, loss)
     torch.manual_seed(config.seed)

@@ -104,7 +104,10 @@ def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
 
 
 def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
-    """Batch, forward, backward, clip, update; returns the numbers of the step, still on the device."""
+    """Batch, forward, backward, clip, update; returns the numbers of the step, still on the device.
+
+    `Stepper` calls it, for one `Step` of `Batches.steps` after the other, and seeds what is random in it.
+    """
     model, loss, config = protocol.model, protocol.loss, protocol.config
     batch = protocol.batches.assemble_seeded(pairs, num_tokens)
     device, image_ids = batch.tokens.device.type, protocol.image_ids(batch)

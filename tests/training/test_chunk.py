@@ -65,6 +65,7 @@ def test_batch_norms_are_named(tiny_model, tiny_data, tiny_config):
     [
         ("scan_t2i_avg", TripletHN(), {}),
         ("vsrn", TripletHN(), {}),
+        ("saf", TripletHN(), {}),
         ("vse_fc", NCR(warmup_epochs=0), {}),
         ("vse_fc", AOQ(), {}),
         ("scan_t2i_avg", TripletHN(), {"two_pass": True}),

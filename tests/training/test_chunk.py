@@ -65,7 +65,6 @@ def test_batch_norms_are_named(tiny_model, tiny_data, tiny_config):
     [
         ("scan_t2i_avg", TripletHN(), {}),
         ("vsrn", TripletHN(), {}),
-        ("saf", TripletHN(), {}),
         ("vse_fc", NCR(warmup_epochs=0), {}),
         ("vse_fc", AOQ(), {}),
         ("scan_t2i_avg", TripletHN(), {"two_pass": True}),
@@ -74,3 +73,10 @@ def test_batch_norms_are_named(tiny_model, tiny_data, tiny_config):
 def test_what_cannot_be_done_in_chunks(tiny_model, tiny_data, tiny_config, model, loss, settings):
     with pytest.raises(SelhnError):
         train(tiny_model(model), tiny_data, loss, config=tiny_config, chunk=16, quiet=True, **settings)
+
+
+def test_scores_that_depend_on_other_images_need_whole_batches(tiny_model, tiny_data, tiny_config):
+    model = tiny_model()
+    model.images_apart = False
+    with pytest.raises(SelhnError, match="depend on the other pairs"):
+        train(model, tiny_data, TripletHN(), config=tiny_config, chunk=16, quiet=True)

@@ -303,3 +303,17 @@ def test_near_collapse_half_precision_rounds_only_the_sum_of_all_pulls(case):
     expected = torch.autograd.grad(loss_fn(exact[0] @ exact[1].T, ids), exact)
     for grad, right in zip(grads, expected, strict=True):
         torch.testing.assert_close(grad.double(), right, rtol=0.005, atol=0.005 * right.abs().max().item())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_anchor_whose_exponentials_vanish_beside_all_others_keeps_its_gradient(turned):
+    scores = make_scores("spread", 40, 0)
+    scores[3] -= 100  # of the sum of all exponentials, its own are exp(-1000)
+    scores = (scores.mT if turned else scores).clone().requires_grad_()
+    loss_fn = TAL(temperature=0.1, reduction="none")
+    weight = torch.randn(2, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with plain_torch():
+        truth = torch.autograd.grad((weight * loss_fn(scores)).sum(), scores)
+    with blocks_of(16):
+        found = torch.autograd.grad((weight * loss_fn(scores)).sum(), scores)
+    torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-12)

@@ -31,6 +31,14 @@ def test_a_negative_at_the_threshold_is_neither_hard_nor_contrastive():
     assert (losses[0, 1] > 0) & (losses[1, 0] > 0)
 
 
+def test_a_mean_may_be_over_a_single_anchor():
+    scores = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.25, 0.25, 0.5]])
+    settings = {"variant": "nca", "hard_threshold": 0.9}
+    each = SCT(**settings, reduction="none")(scores)
+    assert each.count_nonzero() == 1, "all others tie"
+    assert SCT(**settings)(scores) == each.sum()
+
+
 def test_the_value_may_be_negative():
     scores = torch.tensor([[-0.9, -0.5], [-0.5, -0.9]])
     assert SCT()(scores) == -0.5

@@ -39,6 +39,7 @@ def test_overrides_reach_their_place():
         ("epochs=2.5", "epochs takes"),
         ("epochs=0", "at least 1"),
         ("batch_size=1", "at least 2"),
+        ("epochs=9223372036854775808", "below 2"),
         ("lr=fast", "lr takes"),
         ("mask_same_image=1", "mask_same_image takes"),
         ("decay_at=soon", "decay_at takes"),

@@ -311,7 +311,9 @@ add("aoq", hardest, plain=AOQ)
 add("meta_spn", hardest, plain=MetaSPN)
 
 
-STATISTICS["five_hardest"] = Statistic(lambda terms: terms.topk(5, dim=-1).values.mean(dim=-1))
+STATISTICS["five_hardest"] = Statistic(
+    lambda terms: terms.topk(min(5, terms.shape[-1]), dim=-1).values.mean(dim=-1)
+)
 
 
 class MeanOfHardest(AbstractLoss):

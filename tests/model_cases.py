@@ -68,6 +68,9 @@ FIXED_REGIONS = {"sgr", "saf", "cvse", "cmcan", "clip", "vit_bert"}
 """Models with weights or a batch norm for the places of regions: their images have so many and no other number."""
 
 
+OF_IMAGES = {name for name, entry in SIDE_INPUTS.items() if entry.of == "images"}
+
+
 def make_model(name, **settings):
     """A model of the table in evaluation mode, with batch statistics that are not the trivial ones."""
     torch.manual_seed(0)
@@ -114,6 +117,9 @@ def make_batch(pairs=6, regions=5, tokens=7, seed=0, dtype=torch.float32):
         .expand(pairs, -1, 2)
         .int(),
     }
+    for name in OF_IMAGES - set(side):  # new in the table: any numbers do
+        sizes = [regions if axis == "M" else 3 for axis in SIDE_INPUTS[name].axes.split()]
+        side[name] = torch.rand(pairs, *sizes, generator=torch.Generator().manual_seed(seed + 2))
     return Batch(
         torch.rand(pairs, regions, FEATURE_DIM, generator=generator, dtype=dtype),
         torch.arange(regions) < num_regions[:, None],
@@ -131,9 +137,13 @@ def without_dropout(name):
 
 def of_images(batch, regions):
     """Side inputs of a batch with other regions: their numbers, -1 for a new one that is padding."""
-    side, real = dict(batch.side), torch.tensor(regions) >= 0
-    side["boxes"] = batch.side["boxes"][:, regions] * real[:, None]
-    side["adjacency"] = batch.side["adjacency"][:, regions][:, :, regions] & real & real[:, None]
+    side, real = dict(batch.side), (torch.tensor(regions) >= 0).float()
+    for name in OF_IMAGES:
+        value = side[name]
+        for axis, of in enumerate(SIDE_INPUTS[name].axes.split(), 1):
+            if of == "M":
+                value = (value.movedim(axis, -1)[..., regions] * real).movedim(-1, axis)
+        side[name] = value.to(side[name].dtype)
     return side
 
 

@@ -56,3 +56,9 @@ def test_bad_features_are_named(number, precision):
     store[3, 1] = number
     with pytest.raises(SelhnError):
         make_resident(replace(split, features=replace(split.features, store=store)), CPU, precision)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(SelhnError):
+        make_resident(ragged(), CPU, "float64")

@@ -1,11 +1,13 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from selhn.base.errors import Damaged, SelhnError
+from selhn.base.types import SIDE_INPUTS, SideInput
 from selhn.data import Data, DenseFeatures, RaggedFeatures, Report, Split, check, load_data, write_native
 from selhn.data.formats.precomp import open_split
 from selhn.data.side_inputs import neighbours
@@ -142,3 +144,22 @@ def test_our_own_format_keeps_them(tmp_path):
     places = kept[:4]
     assert torch.equal(data.test.side["adjacency"], side["adjacency"][:, places][:, :, places])
     assert torch.equal(data.test.side["boxes"], gap.boxes[:, places])
+
+
+@pytest.mark.parametrize(("axes", "shape"), [("M", (5,)), ("M 1", (5, 1)), ("C M", (2, 5)), ("C", (2,))])
+def test_a_new_row_of_the_table_needs_no_other_line_in_data(axes, shape, tmp_path, monkeypatch):
+    monkeypatch.setitem(SIDE_INPUTS, "saliency", SideInput("images", axes, torch.float32, "how much is seen"))
+    value, mask = torch.rand(3, *shape), torch.tensor([[False, True, True, True, True]] * 3)
+    splits = [make_split(name, saliency=value) for name in ("train", "dev", "test")]
+    gap = DenseFeatures(splits[2].features.store, mask=mask)
+    splits[2] = replace(splits[2], features=gap)
+    write_native(Data("tiny", *splits), tmp_path / "out")
+    data, kept = load_data(tmp_path / "out"), value[..., 1:] if axes.endswith("M") else value
+    assert torch.equal(data.train.side["saliency"], value)
+    assert torch.equal(data.test.side["saliency"], kept[:, 1:] if axes == "M 1" else kept)
+    write_precomp(tmp_path)
+    first = value[:2, ..., :3] if axes.endswith("M") else value[:2, :3]
+    np.save(tmp_path / "train_saliency.npy", first.numpy())
+    cut = open_split(tmp_path / "train", "train", Report(), regions=1).side["saliency"]
+    wanted = first[:, :1] if axes in ("M", "M 1") else first[..., :1] if axes == "C M" else first
+    assert torch.equal(cut, wanted)

@@ -110,6 +110,12 @@ def test_a_part_of_a_part_keeps_each_text_with_its_image():
     )
 
 
+@pytest.mark.parametrize("rows", [[], torch.arange(0), np.array([], dtype=np.int32)])
+def test_no_images_are_a_part_too(rows):
+    part = a_split().some(rows)
+    assert (part.num_images, part.num_texts) == (0, 0)
+
+
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize(
     "rows",

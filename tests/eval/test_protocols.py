@@ -82,6 +82,7 @@ def test_ensemble_averages():
     torch.testing.assert_close(average, (first.double() + torch.from_numpy(second)) / 2)
     weighted = ensemble(first, second, weights=[3, 1])
     torch.testing.assert_close(weighted, 0.75 * first.double() + 0.25 * torch.from_numpy(second))
+    assert torch.equal(ensemble(first, second, weights=[0, 1]), torch.from_numpy(second))
     assert ensemble(first).dtype == torch.float32
 
 

@@ -192,3 +192,7 @@ def test_without_offline_scores_it_is_hardest_negative_mining():
 def test_bad_settings(name, value):
     with pytest.raises(SelhnError, match=name):
         AOQ(**{name: value})
+
+
+def test_a_single_negative_is_deep_enough():
+    assert (AOQ(depth=1).depth, AOQ(refresh=1).refresh) == (1, 1)

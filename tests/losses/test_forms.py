@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_cases import CASES, blocks_of, make_embeddings, make_ids, plain_torch
+from loss_cases import CASES, blocks_of, make_embeddings, make_ids, make_scores, plain_torch
 from torch import func
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Products
-from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, anchors, rows, score_blocks
+from selhn.losses import TAL, InfoNCE, Triplet, TripletHN, TripletSelHN, anchors, rows, score_blocks
 from selhn.losses.anchors import anchor_statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::selhn.base.errors.SelhnWarning")  # equations of any numbers
@@ -92,10 +92,12 @@ def test_one_image_only_gives_zero_and_finite_gradients():
         assert not any(grad.any() for grad in grads)
 
 
-def test_reduction_none_and_gradients_of_chosen_anchors():
+@pytest.mark.parametrize("loss_fn", [TripletSelHN(epsilon=0.1, reduction="none"), TAL(reduction="none")])
+def test_reduction_none_and_gradients_of_chosen_anchors(loss_fn):
     images, texts = make_embeddings("trained", 50, 8, 0)
-    loss_fn = TripletSelHN(epsilon=0.1, reduction="none")
     weight = torch.randn(2, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weight[:, ::2] = 0
+    weight[1, 10:] = 0
 
     def weighted(*inputs):
         return (weight * loss_fn(*inputs)).sum()
@@ -105,6 +107,19 @@ def test_reduction_none_and_gradients_of_chosen_anchors():
     with blocks_of(16):
         found = with_grads(lambda v, t: (weight * loss_fn.from_embeddings(v, t)).sum(), images, texts)
     assert_equal(truth, found, tolerance=1e-12)
+
+
+def test_several_matrices_in_blocks_are_each_by_itself():
+    scores = torch.stack([make_scores(kind, 40, 0) for kind in ("spread", "trained", "collapsed")])
+    scores = scores.unflatten(0, (3, 1)).requires_grad_()
+    loss_fn = TripletSelHN(reduction="sum")
+    with blocks_of(16):
+        found = loss_fn(scores)
+        (grad,) = torch.autograd.grad(found, scores)
+    with plain_torch():
+        each = [torch.autograd.functional.vjp(loss_fn, matrix[0].detach()) for matrix in scores]
+    torch.testing.assert_close(found, sum(value for value, _ in each), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(grad[:, 0], torch.stack([one for _, one in each]), rtol=1e-12, atol=1e-12)
 
 
 def test_gradcheck():  # of one: the others have the gradients of their dense form, which is checked in test_table.py
@@ -289,3 +304,17 @@ def test_near_collapse_half_precision_rounds_only_the_sum_of_all_pulls(case):
     expected = torch.autograd.grad(loss_fn(exact[0] @ exact[1].T, ids), exact)
     for grad, right in zip(grads, expected, strict=True):
         torch.testing.assert_close(grad.double(), right, rtol=0.005, atol=0.005 * right.abs().max().item())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_anchor_whose_exponentials_vanish_beside_all_others_keeps_its_gradient(turned):
+    scores = make_scores("spread", 40, 0)
+    scores[3] -= 100  # of the sum of all exponentials, its own are exp(-1000)
+    scores = (scores.mT if turned else scores).clone().requires_grad_()
+    loss_fn = TAL(temperature=0.1, reduction="none")
+    weight = torch.randn(2, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with plain_torch():
+        truth = torch.autograd.grad((weight * loss_fn(scores)).sum(), scores)
+    with blocks_of(16):
+        found = torch.autograd.grad((weight * loss_fn(scores)).sum(), scores)
+    torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-12)

@@ -18,7 +18,8 @@ def test_without_ranks_it_is_the_loss():
     assert torch.equal(own(images, texts), whole)
 
 
-@pytest.mark.parametrize("loss", [NCR(), AOQ(), TripletSelHN(reduction="none")])
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("loss", [NCR(), AOQ(), TripletSelHN(reduction="none"), torch.nn.functional.mse_loss])
 def test_what_it_cannot_be(loss):
     with pytest.raises(SelhnError):
         across_ranks(loss)

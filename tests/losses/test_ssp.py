@@ -89,5 +89,9 @@ def test_nothing_mined_still_has_a_gradient_of_zero():
     assert not scores.grad.any()
 
 
+def test_positives_may_have_to_be_below_a_negative_number():
+    assert SSP(positive_below=-0.5)(torch.zeros(2, 2)) == 0
+
+
 def test_lists_are_taken_as_coefficients():
     assert repr(SSP(positive=[1, -1])) == repr(SSP(positive=(1, -1)))

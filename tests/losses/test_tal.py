@@ -41,6 +41,10 @@ def test_by_hand():
     torch.testing.assert_close(losses[0], torch.tensor([0.1 * math.log(2), 0.0, 0.0]))
 
 
+def test_the_plateau_of_a_single_pair_is_its_loss():
+    assert TAL().plateau(1) == TAL()(torch.zeros(1, 1)) == 0
+
+
 def test_every_negative_has_its_share_of_the_gradient():
     scores = make_scores("collapsed", 8, 0).requires_grad_()
     TAL.official()(scores).backward()

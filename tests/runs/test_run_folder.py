@@ -93,6 +93,7 @@ def test_damaged_files(tmp_path, file, content, read):
 
 
 def test_what_is_no_run(tmp_path):
+    assert RunFolder(tmp_path).tokenizer() is None
     with pytest.raises(NotFound):
         RunFolder(tmp_path).log()
     with pytest.raises(NotFound, match="config.json"):

@@ -65,6 +65,17 @@ def test_the_formula_for_every_model(name):
     assert not any(parameter.requires_grad for parameter in average.model.parameters())
 
 
+def test_the_last_of_the_first_steps_counts_once():
+    model = make_model("vse_fc")
+    average = WeightAverage(model, 0.5)
+    for step in range(1, EVERY_STEP_UNTIL + 1):
+        for weight in model.parameters():
+            torch.nn.init.constant_(weight, float(step < EVERY_STEP_UNTIL))
+        average.update(step)
+    for weight in average.model.parameters():
+        torch.testing.assert_close(weight, torch.full_like(weight, 0.5))
+
+
 def test_frozen_weights_and_the_tokenizer_are_shared_and_not_averaged():
     model = make_model("rvsepp", freeze_bert=True)
     average = WeightAverage(model, 0.9)

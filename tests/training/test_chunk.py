@@ -73,3 +73,10 @@ def test_batch_norms_are_named(tiny_model, tiny_data, tiny_config):
 def test_what_cannot_be_done_in_chunks(tiny_model, tiny_data, tiny_config, model, loss, settings):
     with pytest.raises(SelhnError):
         train(tiny_model(model), tiny_data, loss, config=tiny_config, chunk=16, quiet=True, **settings)
+
+
+def test_scores_that_depend_on_other_images_need_whole_batches(tiny_model, tiny_data, tiny_config):
+    model = tiny_model()
+    model.images_apart = False
+    with pytest.raises(SelhnError, match="depend on the other pairs"):
+        train(model, tiny_data, TripletHN(), config=tiny_config, chunk=16, quiet=True)

@@ -39,6 +39,7 @@ def test_overrides_reach_their_place():
         ("epochs=2.5", "epochs takes"),
         ("epochs=0", "at least 1"),
         ("batch_size=1", "at least 2"),
+        ("epochs=9223372036854775808", "below 2"),
         ("lr=fast", "lr takes"),
         ("mask_same_image=1", "mask_same_image takes"),
         ("decay_at=soon", "decay_at takes"),
@@ -66,6 +67,10 @@ def test_another_loss_or_model_keeps_the_settings_that_it_has():
         "margin": 0.2,
         "epsilon": 0.02,
     }
+    unknown = override(strong, ["loss.temperature=1.0", "loss=selhn"]).loss_settings
+    assert unknown == {"margin": 0.2, "temperature": 1.0}, (
+        "in any order: what is asked for is refused later, not dropped"
+    )
     assert override(strong, ["loss=infonce"]).loss_settings == {"temperature": 0.05}
     assert override(strong, ["model=rvsepp"]).model_settings == {"dim": 2048}
     assert override(strong, ["model=rvse"]).model_settings == strong.model_settings

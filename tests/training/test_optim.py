@@ -7,7 +7,7 @@ import pytest
 import torch
 from model_cases import make_model
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, SelhnError
 from selhn.losses import TripletHN
 from selhn.training.config import TrainConfig
 from selhn.training.optim import (
@@ -127,3 +127,17 @@ def test_a_weight_with_gaps_in_memory_is_refused():
     weight = torch.nn.Parameter(torch.zeros(4, 6)[:, :3])
     with pytest.raises(SelhnError):
         AdamW([{"params": [weight]}], 0.1, 0.0, torch.device("cpu"))
+
+
+def test_moments_of_other_weights_are_refused(tiny_model):
+    small, large = (
+        make_optimizer(tiny_model(name), TrainConfig(), torch.device("cpu")) for name in ("vse_fc", "rvse")
+    )
+    for optimizer in (small, large):
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+    for ours, theirs in ((small, large), (large, small)):
+        with pytest.raises(Damaged):
+            ours.load_state_dict(theirs.state_dict())

@@ -185,3 +185,10 @@ def test_a_run_starts_from_another(tmp_path, capsys):
     resume_run(tmp_path / "second", ["epochs=2"], quiet=True)  # it has its own weights
     with pytest.raises(SelhnError):
         run_config(override(RunConfig(), [*TINY, "model.dim=8", f"start={tmp_path / 'second'}"]), quiet=True)
+
+
+def test_a_folder_without_a_run_is_not_continued(tmp_path):
+    with pytest.raises(NotFound):
+        resume_run(tmp_path)
+    with pytest.raises(NotFound):
+        resume_run(tmp_path / "nothing")

@@ -63,6 +63,7 @@ def train(
         elif show or recipe is None:
             said = describe_recipes()
         else:
+            # Without a recipe the settings not named are those of the default one, such as its self-distillation.
             name = changes.pop(0) if changes and "=" not in changes[0] else None
             config = override(get_recipe(DEFAULT_RECIPE if name is None else name), changes)
             out = out or Path("runs") / ("strong" if name is None else name)

@@ -220,7 +220,7 @@ class Batches:
         return self.assemble_seeded(pairs, self._num_tokens(int(self.texts.lengths[texts].max())))
 
     def assemble_seeded(self, pairs: Pairs, num_tokens: int) -> Batch:
-        """`assemble` with the random numbers of the current state of `generator`."""
+        """`assemble` from a `generator` that is seeded already, as by `Stepper` before every step of training."""
         change = self.augmentation
 
         def images() -> Regions:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.losses import AbstractLoss, InfoNCE
-from selhn.losses.base import SEPARATION, known
+from selhn.losses.base import SEPARATION, as_ours
 
 NEW_SHARE = 0.05
 """Weight of a new number in a running mean: about the last 20 steps count."""
@@ -138,7 +138,7 @@ def size_of(s_p: float, s_n: float, spread: float) -> float:
 
 def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
     """The stall alarm for a loss of selhn; its plateau is set at the start of every epoch."""
-    ours = known(loss)
+    ours = as_ours(loss)
     if ours is None:
         return None
     # With a separation smaller than the usual one, SelHN mines while scores are still, and stalls like T-HN.
@@ -158,7 +158,7 @@ def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
 
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
     """The delta_s above which an anchor counts as separated: what the loss says, such as SelHN's epsilon."""
-    ours = known(loss)
+    ours = as_ours(loss)
     return SEPARATION if ours is None else ours.separation
 
 

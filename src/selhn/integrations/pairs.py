@@ -12,7 +12,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Products
 from selhn.diagnose import Watch
 from selhn.losses import AbstractLoss, across_ranks, create_loss
-from selhn.losses.base import known, learnt_by
+from selhn.losses.base import as_ours, learnt_by
 from selhn.losses.checks import ImageIds
 
 NAMES = (("image_embeds", "text_embeds"), ("image_features", "text_features"), ("image_emb", "text_emb"))
@@ -100,7 +100,7 @@ class Listener:
 
     def start(self, model: nn.Module, steps_per_epoch: int, trackers: Iterable[Any] = ()) -> None:
         """Training begins."""
-        named = self.loss if isinstance(self.loss, str) else known(self.loss)
+        named = self.loss if isinstance(self.loss, str) else as_ours(self.loss)
         source = self.loss if isinstance(self.loss, nn.Module) and named is None else model
         self.parts = [part for part in source.modules() if isinstance(part, PairLoss)]
         trackers = [*self.trackers, *able_to_alert(trackers)]

@@ -252,14 +252,14 @@ class TakesGiven:
         """Refuse an input that does not fit a batch of that many pairs."""
 
 
-def known(loss: object) -> AbstractLoss | None:
+def as_ours(loss: object) -> AbstractLoss | None:
     """The loss if it is one of selhn, which says more about itself than a function or module from outside."""
     return loss if isinstance(loss, AbstractLoss) else None
 
 
 def learnt_by(loss: object) -> list[nn.Parameter]:
     """The parameters of a loss that the model's optimiser trains; all parameters of a module from outside."""
-    if (ours := known(loss)) is not None:
+    if (ours := as_ours(loss)) is not None:
         return ours.learnt()
     if isinstance(loss, nn.Module):
         return [parameter for parameter in loss.parameters() if parameter.requires_grad]

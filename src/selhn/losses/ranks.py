@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from selhn.base.errors import SelhnError
 from selhn.base.ranks import Processes, Shares
 from selhn.base.types import Products
-from selhn.losses.base import AbstractLoss, known
+from selhn.losses.base import AbstractLoss, as_ours
 from selhn.losses.checks import ImageIds, as_image_ids
 
 
@@ -57,7 +57,7 @@ def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> 
         >>> loss = across_ranks(TripletSelHN())
         >>> value = loss.from_embeddings(image_emb, text_emb)  # of this rank; image_ids= too if they repeat
     """
-    if known(loss) is None:
+    if as_ours(loss) is None:
         raise SelhnError(f"across_ranks takes a loss of selhn such as TripletSelHN(), got {loss!r}")
     if loss.takes_given:
         name = type(loss).__name__

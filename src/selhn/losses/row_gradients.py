@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.losses.rows import SMALLEST, Found, Plan, negatives_of, parts, softmax_of_all
-from selhn.losses.score_blocks import Blocks, Part
+from selhn.losses.score_blocks import Blocks, Chosen
 from selhn.losses.statistics import STATISTICS, Constants, Labels, Statistic
 from selhn.ops.sparse_product import Edges
 
@@ -22,7 +22,7 @@ Derive: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """From gradients by the terms of negatives to those by their scores and by the positives."""
 
 
-class Pulled(NamedTuple):
+class Arrived(NamedTuple):
     """A statistic that is not a maximum, and the gradients that arrived for its anchors."""
 
     name: str
@@ -47,7 +47,7 @@ def differentiate(
     positive: Float[Tensor, " R"],
     of_positive: Float[Tensor, " R"],
     winners: list[Edges],
-    sums: list[Pulled],
+    sums: list[Arrived],
 ) -> tuple[Tensor, ...]:
     """The gradients of a matrix of scores or of both embeddings, from those that `of_single_scores` gives."""
     if sums:
@@ -59,7 +59,7 @@ def differentiate(
 
 def of_single_scores(
     plan: Plan, found: Found, grads: Sequence[Tensor | None]
-) -> tuple[Float[Tensor, " R"], list[Edges], list[Pulled]]:
+) -> tuple[Float[Tensor, " R"], list[Edges], list[Arrived]]:
     """The gradients by the positives and by the winners of all maxima; and the statistics that are left."""
     of_positive = torch.zeros_like(found.positive) if grads[0] is None else grads[0].clone()
     edges, sums, winners = [], [], iter(zip(found.winners, found.scores))
@@ -70,7 +70,7 @@ def of_single_scores(
         if grad is None:
             continue
         if winner is None or score is None:
-            sums.append(Pulled(name, statistic, constants, value, grad))
+            sums.append(Arrived(name, statistic, constants, value, grad))
             continue
         if statistic.term is not None:
             _, derive = _derivable(statistic, constants, score, found.positive)
@@ -83,31 +83,31 @@ def of_single_scores(
 
 
 def _add_sums(
-    plan: Plan, labels: Labels, blocks: Blocks, positive: Tensor, sums: list[Pulled], of_positive: Tensor
+    plan: Plan, labels: Labels, blocks: Blocks, positive: Tensor, sums: list[Arrived], of_positive: Tensor
 ) -> None:
     """Add the gradients of all statistics that are not maxima.
 
     All rows and columns at once; or, if few have a gradient, the rows that do, and then the columns that do.
     """
     height, width = blocks.shape
-    pulls = torch.stack([one.grad != 0 for one in sums]).any(0)
-    numbers = pulls.sum(1).tolist() if height * width > SMALL else [height] * (1 + plan.both)
+    reached = torch.stack([one.grad != 0 for one in sums]).any(0)
+    numbers = reached.sum(1).tolist() if height * width > SMALL else [height] * (1 + plan.both)
     at_once = plan.both and sum(numbers) >= height
     blocks.start(whole=at_once)
     for side, number in enumerate(numbers[:1] if at_once else numbers):
         if side:
             blocks, labels = blocks.T, (labels[1], labels[0])
-        chosen = None if at_once or number == height else pulls[side].nonzero()[:, 0]
+        chosen = None if at_once or number == height else reached[side].nonzero()[:, 0]
         for rows in parts(height if chosen is None else number, width, positive.device):
-            part: Part = rows if chosen is None else chosen[rows]
+            part: Chosen = rows if chosen is None else chosen[rows]
             scores = negatives_of(blocks, part, plan.first, labels)
-            blocks.add_rows(part, _pull(sums, side, part, scores, positive, of_positive, both=at_once))
+            blocks.add_rows(part, _of_block(sums, side, part, scores, positive, of_positive, both=at_once))
 
 
-def _pull(
-    sums: list[Pulled],
+def _of_block(
+    sums: list[Arrived],
     side: int,
-    part: Part,
+    part: Chosen,
     scores: Tensor,
     positive: Tensor,
     of_positive: Tensor,
@@ -132,7 +132,7 @@ def _pull(
     return total
 
 
-def _terms(one: Pulled, scores: Tensor, positive: Tensor) -> tuple[Tensor, Derive]:
+def _terms(one: Arrived, scores: Tensor, positive: Tensor) -> tuple[Tensor, Derive]:
     """The terms of some anchors, or their statistic if it is a function of a row; and the derivative."""
     statistic, constants, slope = one.statistic, one.constants, one.statistic.slope
     if slope is None:

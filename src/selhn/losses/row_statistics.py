@@ -1,6 +1,6 @@
 """Statistics of rows as one differentiable operation, for autograd and for `torch.compile`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -34,7 +34,7 @@ class RowStatistics(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, labels: Labels, *factors: Tensor) -> tuple[Tensor, ...]:
         ctx.plan, ctx.number = plan, len(factors)
-        found = _reduce(plan, labels, factors)
+        found = _compute(plan, labels, factors)
         ctx.save_for_backward(*labels, *factors, *found.flat)
         ctx.set_materialize_grads(False)
         return found.positive, *found.values
@@ -45,19 +45,21 @@ class RowStatistics(torch.autograd.Function):
         labels, factors, kept = saved[:2], saved[2 : 2 + ctx.number], saved[2 + ctx.number :]
         if not torch.is_grad_enabled():
             return None, None, *_differentiate(ctx.plan, labels, factors, kept, grads)
-        # A derivative of the gradient is wanted: autograd's own, of the definition.
-        wide = [at_least_float32(factor) for factor in factors]
-        scores = wide[0] if len(wide) == 1 else wide[0] @ wide[1].mT
-        positive, values = plain_statistics(
-            scores, ctx.plan.asked, labels, ctx.plan.first, both=ctx.plan.both
-        )
-        again = zip((positive, *values.values()), grads)
-        outputs, arrived = zip(
-            *[(one, grad) for one, grad in again if grad is not None and one.requires_grad]
-        )
-        wanted = [factor for factor in factors if factor.requires_grad]
-        found = iter(torch.autograd.grad(outputs, wanted, arrived, create_graph=True, allow_unused=True))
-        return None, None, *(next(found) if factor.requires_grad else None for factor in factors)
+        return None, None, *_of_definition(ctx.plan, labels, factors, grads)
+
+
+def _of_definition(
+    plan: Plan, labels: Labels, factors: Sequence[Tensor], grads: Sequence[Tensor | None]
+) -> Iterator[Tensor | None]:
+    """The gradients by the factors, by autograd of the definition, which can be derived once more."""
+    wide = [at_least_float32(factor) for factor in factors]
+    scores = wide[0] if len(wide) == 1 else wide[0] @ wide[1].mT
+    positive, values = plain_statistics(scores, plan.asked, labels, plan.first, both=plan.both)
+    pairs = zip((positive, *values.values()), grads)
+    outputs, arrived = zip(*[(one, grad) for one, grad in pairs if grad is not None and one.requires_grad])
+    wanted = [factor for factor in factors if factor.requires_grad]
+    found = iter(torch.autograd.grad(outputs, wanted, arrived, create_graph=True, allow_unused=True))
+    return (next(found) if factor.requires_grad else None for factor in factors)
 
 
 def _for_kernels(plan: Plan, factors: Sequence[Tensor]) -> Constants | None:
@@ -66,13 +68,13 @@ def _for_kernels(plan: Plan, factors: Sequence[Tensor]) -> Constants | None:
     return constants_of(plan.asked) if can else None
 
 
-def _reduce(plan: Plan, labels: Labels, factors: Sequence[Tensor]) -> Found:
+def _compute(plan: Plan, labels: Labels, factors: Sequence[Tensor]) -> Found:
     with torch.autocast(factors[0].device.type, enabled=False):
         if (constants := _for_kernels(plan, factors)) is not None:
             from selhn.kernels.hopper import fused_statistics
 
-            return Found(*fused_statistics.reduce(plan, constants, labels, (factors[0], factors[1])))
-        return rows.reduce(plan, _blocks(plan, factors), labels)
+            return Found(*fused_statistics.compute(plan, constants, labels, (factors[0], factors[1])))
+        return rows.compute(plan, _blocks(plan, factors), labels)
 
 
 def _differentiate(
@@ -115,7 +117,7 @@ def _plan(names: str, numbers: list[float], counts: list[int], *others: Any) -> 
 # Operators for compiled programs, because how many blocks there are depends on the batch.
 @torch.library.custom_op("selhn::rows", mutates_args=(), schema=f"({INPUTS}) -> Tensor[]")
 def _compiled(*inputs: Any) -> list[Tensor]:
-    return _reduce(_plan(*inputs[:-4]), inputs[-4:-2], inputs[-2:]).flat
+    return _compute(_plan(*inputs[:-4]), inputs[-4:-2], inputs[-2:]).flat
 
 
 @_compiled.register_fake

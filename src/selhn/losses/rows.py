@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.losses.score_blocks import Blocks, Part
+from selhn.losses.score_blocks import Blocks, Chosen
 from selhn.losses.statistics import STATISTICS, Asked, Labels, Statistic
 
 BLOCK, BLOCK_ON_GPU = 2**18, 2**26
@@ -37,12 +37,15 @@ class Plan(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Statistics of the anchors of one or of both sides; of a maximum also where it is, and the score there."""
+    """Statistics of the anchors of one side or of both."""
 
     positive: Float[Tensor, " R"]
     values: list[Float[Tensor, "S R"]]
+    """One for each name in `Plan.asked`."""
     winners: list[Int[Tensor, "S R"]]
+    """Where a maximum is: one for each maximum among the names, in their order."""
     scores: list[Float[Tensor, "S R"]]
+    """The scores of the winners."""
 
     @property
     def flat(self) -> list[Tensor]:
@@ -56,7 +59,7 @@ class Found(NamedTuple):
         return cls(flat[0], list(flat[1:values]), list(winners), list(scores))
 
 
-def reduce(plan: Plan, blocks: Blocks, labels: Labels) -> Found:
+def compute(plan: Plan, blocks: Blocks, labels: Labels) -> Found:
     """The positive scores and all statistics."""
     positive = blocks.diagonal(plan.first)
     rows: list[list[Reduced]] = [[] for _ in plan.asked]
@@ -92,7 +95,7 @@ def parts(height: int, width: int, device: torch.device) -> Iterator[slice]:
         yield slice(start, min(start + step, height))
 
 
-def negatives_of(blocks: Blocks, part: Part, first: int, labels: Labels) -> Float[Tensor, "r C"]:
+def negatives_of(blocks: Blocks, part: Chosen, first: int, labels: Labels) -> Float[Tensor, "r C"]:
     """Rows of scores, -inf at pairs that are not negatives."""
     scores = blocks.rows(part)
     of_rows, of_columns = labels

@@ -11,7 +11,7 @@ from selhn.ops.sparse_product import Edges, sparse_product
 
 SQUARE = 128
 """Positives are the diagonals of products of this size."""
-Part: TypeAlias = slice | Int[Tensor, " r"]
+Chosen: TypeAlias = slice | Int[Tensor, " r"]
 
 
 class MatrixBlocks:
@@ -31,7 +31,7 @@ class MatrixBlocks:
         turned.total, turned.whole = self.total.mT, self.whole
         return turned
 
-    def rows(self, part: Part) -> Float[Tensor, "r C"]:
+    def rows(self, part: Chosen) -> Float[Tensor, "r C"]:
         return self.scores[part].clone() if isinstance(part, slice) else self.scores[part]
 
     def diagonal(self, first: int) -> Float[Tensor, " R"]:
@@ -42,7 +42,7 @@ class MatrixBlocks:
         """Before gradients are added; `whole` says that it will be those of all rows, once."""
         self.total, self.whole = (torch.empty_like if whole else torch.zeros_like)(self.scores), whole
 
-    def add_rows(self, part: Part, grad: Float[Tensor, "r C"]) -> None:
+    def add_rows(self, part: Chosen, grad: Float[Tensor, "r C"]) -> None:
         """Add a gradient by the scores of rows."""
         self.total[part] = grad if self.whole else self.total[part].add_(grad)
 
@@ -74,7 +74,7 @@ class ProductBlocks:
         turned.totals = self.totals[1], self.totals[0]
         return turned
 
-    def rows(self, part: Part) -> Float[Tensor, "r C"]:
+    def rows(self, part: Chosen) -> Float[Tensor, "r C"]:
         return product(self.embs[0][part], self.embs[1].mT)
 
     def diagonal(self, first: int) -> Float[Tensor, " R"]:
@@ -86,7 +86,7 @@ class ProductBlocks:
         images, texts = self.embs
         self.totals = torch.zeros_like(images, dtype=self.wide), torch.zeros_like(texts, dtype=self.wide)
 
-    def add_rows(self, part: Part, grad: Float[Tensor, "r C"]) -> None:
+    def add_rows(self, part: Chosen, grad: Float[Tensor, "r C"]) -> None:
         """Add a gradient by the scores of rows."""
         own = self.totals[0][part]  # a copy, unless the part is a slice
         add_wide_product(own, grad, self.embs[1])

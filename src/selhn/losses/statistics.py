@@ -54,7 +54,7 @@ class Statistic:
 
     Args:
         reduction: how the terms of an anchor become one number: "max", "sum", "logsumexp", or a function of
-            terms (A, C) that gives A numbers. Named ones serve images and texts in one pass.
+            terms (*K, A, C) that gives (*K, A). Named ones serve images and texts in one pass.
         term: of every negative by itself, from its score, the score of the positive, and the constants that
             the loss names; a negative at -inf must add nothing. None is the score itself.
         alone: whether the term does not depend on the positive, and is called without it.

@@ -7,7 +7,7 @@ from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_settings
-from selhn.losses.base import AbstractLoss, LossT, known
+from selhn.losses.base import AbstractLoss, LossT, as_ours
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def register_loss(
     shift_invariant: bool = True,
 ) -> None:
     """Add a loss of your own package to `LOSSES`, so that it can be created, listed and trained by name."""
-    if not isinstance(name, str) or not callable(loss) or known(loss) is not None:
+    if not isinstance(name, str) or not callable(loss) or as_ours(loss) is not None:
         raise SelhnError(
             f"register_loss takes a name and a class that makes the loss, got {name!r} and {loss!r}: "
             'register_loss("squared", SquaredHinge)'

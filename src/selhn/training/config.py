@@ -16,7 +16,7 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean, plain, require_kind
 from selhn.data import Data
 from selhn.losses import LOSSES, loss_settings
-from selhn.losses.base import known
+from selhn.losses.base import as_ours
 from selhn.models import MODELS, AbstractMatcher
 from selhn.runs import OWN, RunFolder
 
@@ -158,7 +158,7 @@ def describe_objects(
     """The configuration of a run from Python: registered objects by name, `own:` before all others."""
     of_model = model.name or OWN + type(model).__name__
     of_loss = next((name for name, entry in LOSSES.items() if type(loss) is entry.loss), None)
-    ours = known(loss)
+    ours = as_ours(loss)
     return RunConfig(
         of_model,
         of_loss or OWN + getattr(loss, "__name__", type(loss).__name__),

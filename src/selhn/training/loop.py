@@ -22,7 +22,7 @@ from selhn.data import Data
 from selhn.diagnose import diagnose, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
 from selhn.losses import LOSSES
-from selhn.losses.base import known
+from selhn.losses.base import as_ours
 from selhn.models import AbstractMatcher
 from selhn.ops.batch_norm import synced
 from selhn.runs import Results, RunFolder
@@ -113,7 +113,7 @@ def train_in(
 
     With several processes (`torchrun`) each computes its part of every batch; rank 0 does everything else.
     """
-    config, settings, rate, ours = run.train, run.to_dict(), None, known(loss)
+    config, settings, rate, ours = run.train, run.to_dict(), None, as_ours(loss)
     with joined() as ranks, synced(model) if ranks is not None else nullcontext():
         folder.check(resume)
         asked = known_trackers(track, folder)
@@ -163,7 +163,7 @@ def train_in(
 
 
 def _begin_epoch(state: RunState, epoch: int) -> None:
-    ours, alarm, protocol = known(state.loss), state.alarm, state.protocol
+    ours, alarm, protocol = as_ours(state.loss), state.alarm, state.protocol
     if ours is not None:
         ours.set_epoch(epoch)
         if alarm is not None:

@@ -14,7 +14,7 @@ from selhn.base.ranks import Processes
 from selhn.data import Data, with_noise
 from selhn.diagnose import StallAlarm, make_alarm
 from selhn.losses import loss_settings
-from selhn.losses.base import known, learnt_by
+from selhn.losses.base import as_ours, learnt_by
 from selhn.models import AbstractMatcher
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
@@ -99,12 +99,12 @@ def make_state(
     ranks: Processes | None,
 ) -> RunState:
     """Everything a run consists of, before its first step; nothing is written."""
-    ours = known(loss)
+    ours = as_ours(loss)
     if ours is not None and ours.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
-    kind, number = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
-    kind.require_shareable(loss, config, number)
-    require_shareable_model(model, config, number)
+    kind, processes = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
+    kind.require_shareable(loss, config, processes)
+    require_shareable_model(model, config, processes)
     if config.two_pass:
         require_two_pass(model, loss)
     torch.manual_seed(config.seed)
@@ -126,7 +126,7 @@ def identity_of(
     model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig
 ) -> dict[str, str]:
     """What must not change when a run is resumed; the number of epochs may grow."""
-    of_loss, ours = getattr(loss, "__name__", type(loss).__name__), known(loss)
+    of_loss, ours = getattr(loss, "__name__", type(loss).__name__), as_ours(loss)
     if ours is not None:  # with the values that learnt settings start from
         started = ", ".join(f"{key}={value!r}" for key, value in loss_settings(ours).items())
         of_loss = f"{of_loss}({started})"

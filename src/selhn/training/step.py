@@ -12,7 +12,7 @@ from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores, total_norm
 from selhn.eval import require_width
-from selhn.losses.base import known, learnt_by
+from selhn.losses.base import as_ours, learnt_by
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import taken_side
 from selhn.ops import side_by_side
@@ -94,7 +94,8 @@ def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
     record = config.capture == "always" or (
         config.capture == "auto"
         and batches.device.type == "cuda"
-        and known(loss) is not None  # a function from outside might read its values, which a recording cannot
+        and as_ours(loss)
+        is not None  # a function from outside might read its values, which a recording cannot
         and protocol.capturable
         and ranks is None  # an exchange through the host cannot be recorded,
         and not config.chunk  # nor can reading the generator before a chunk is encoded again
@@ -103,14 +104,17 @@ def make_stepper(protocol: Protocol, optimizer: AdamW) -> Stepper:
 
 
 def training_step(protocol: Protocol, optimizer: AdamW, pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
-    """Batch, forward, backward, clip, update; returns the numbers of the step, still on the device."""
+    """Batch, forward, backward, clip, update; returns the numbers of the step, still on the device.
+
+    `Stepper` calls it, for one `Step` of `Batches.steps` after the other, and seeds what is random in it.
+    """
     model, loss, config = protocol.model, protocol.loss, protocol.config
     batch = protocol.batches.assemble_seeded(pairs, num_tokens)
     device, image_ids = batch.tokens.device.type, protocol.image_ids(batch)
     with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
         match, given = protocol.match(pairs, batch)
     # The loss, its mean over anchors and the probe share one pass over the scores.
-    ours, anchors = known(loss), None
+    ours, anchors = as_ours(loss), None
     if ours is None:
         value = _one_number(loss(match.scores))
     else:

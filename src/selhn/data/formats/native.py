@@ -70,16 +70,16 @@ def _write_split(folder: Path, split: Split, precision: NativePrecision) -> dict
         np.save(folder / entry["offsets"], np.append(0, counts.cumsum()))
     # Like the features: without padding in the middle, and without places that are padding in all images.
     real_first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)
+    images, places = torch.arange(split.num_images)[:, None], real_first[:, : counts.max()]
     if split.boxes is not None:
         entry["boxes"] = f"{split.name}_boxes.npy"
-        boxes = split.boxes.cpu().take_along_dim(real_first[:, : counts.max(), None], dim=1)
-        np.save(folder / entry["boxes"], boxes.numpy().astype(np.float32))
+        np.save(folder / entry["boxes"], split.boxes.cpu()[images, places].numpy().astype(np.float32))
     for name in split.given_side:
         entry[name] = f"{split.name}_{name}.npy"
         value = split.side[name].cpu()
-        if SIDE_INPUTS[name].axes == "M M":
-            places = real_first[:, : counts.max()]
-            value = value.take_along_dim(places[:, :, None], dim=1).take_along_dim(places[:, None], dim=2)
+        for axis, of in enumerate(SIDE_INPUTS[name].axes.split(), 1):
+            if of == "M":
+                value = value.movedim(axis, 1)[images, places].movedim(1, axis)
         np.save(folder / entry[name], value.numpy())
     texts = zip(split.image_of_text.tolist(), split.captions)
     _write_json_lines(folder / entry["texts"], ({"image": image, "text": text} for image, text in texts))

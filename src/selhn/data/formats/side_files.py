@@ -50,7 +50,8 @@ def _of_images(path: Path, name: str, rows: Int[Tensor, " I"], num_rows: int, re
     if SIDE_INPUTS[name].of == "texts":
         return value
     value = value[rows] if len(value) == num_rows else value
-    return value[:, :regions, :regions]
+    kept = [slice(regions if axis == "M" else None) for axis in SIDE_INPUTS[name].axes.split()]
+    return value[(slice(None), *kept)]
 
 
 def _read_parses(path: Path) -> Int[Tensor, "T E 2"]:

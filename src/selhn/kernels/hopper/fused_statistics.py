@@ -18,7 +18,7 @@ from selhn.kernels.hopper.sides import Constants
 from selhn.ops.sparse_product import Base, Edges, sparse_product
 
 
-def reduce(plan: Any, constants: Constants, labels: Any, embs: Pair) -> tuple[Any, ...]:
+def compute(plan: Any, constants: Constants, labels: Any, embs: Pair) -> tuple[Any, ...]:
     """Positive scores, statistics, the index of every maximum's winner, and the score there; as `Found` has them."""
     sides = _sides(plan, labels, embs)
     values, winners = fused.reduce(*sides, plan.asked, constants)

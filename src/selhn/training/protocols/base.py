@@ -11,7 +11,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.tensor_files import check_fits
 from selhn.base.types import Batch, Match, Products
 from selhn.data import Batches, Data, Pairs
-from selhn.losses.base import known
+from selhn.losses.base import as_ours
 from selhn.models import AbstractMatcher
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
@@ -84,7 +84,7 @@ class Protocol:
             return model(batch)
         sizes = [len(batch.tokens)] if shares is None else shares.sizes
         images, texts = encode_in_chunks(model, batch, chunk, sizes)
-        if model.is_embedding and known(self.loss) is not None and not self.needs_matrix:
+        if model.is_embedding and as_ours(self.loss) is not None and not self.needs_matrix:
             return Match(Products(images, texts, shares))
         if shares is None:
             return Match(model.score(images, texts))

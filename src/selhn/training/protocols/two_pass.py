@@ -18,7 +18,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.ranks import Shares
 from selhn.base.types import Batch, Match, at_least_float32
 from selhn.losses import STATISTICS, AbstractLoss
-from selhn.losses.base import known
+from selhn.losses.base import as_ours
 from selhn.losses.statistics import Needs, only_maxima, with_constants
 from selhn.models import AbstractMatcher, encode_batch
 from selhn.models.matcher import trains_on_more
@@ -33,7 +33,7 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
             f"{model.name or type(model).__name__} cannot: its scores are cheap, or depend on other pairs "
             "(as with the batch norm of saf); leave two_pass=false"
         )
-    ours = known(loss)
+    ours = as_ours(loss)
     if ours is None:
         raise SelhnError(
             "two_pass=true must know which pairs get a gradient, which a function from outside does not "

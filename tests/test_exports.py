@@ -34,8 +34,8 @@ EXPORTS = {
     "selhn.search": """Fit Hit Index Item Kind Query Record Reranker is_milvus is_uri""",
     "selhn.export": """Embedded MatcherTowers calibrate embeddings_of_index embeddings_of_split export_source
         export_towers towers_of write_clip_retrieval write_cutoff""",
-    "selhn.towers": """AbstractTowers Description ImageSide Preparation TextSide TowerTokenizer Towers open_towers
-        open_towers_named_in_file""",
+    "selhn.towers": """AbstractTowers Cutoff Description ImageSide Parts Preparation TextSide TowerTokenizer Towers
+        open_towers open_towers_named_in_file""",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict Watch attention_figure diagnose epsilon_of
         from_rows gradient_norms how_it_ended judge make_alarm parameter_norms patience
         plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from selhn.towers import Description, ImageSide, Preparation, TextSide
+from selhn.towers import Cutoff, Description, ImageSide, Parts, Preparation, TextSide
+from selhn.towers.description import of_json
 from selhn.towers.words import word_tokenizer
 
 WORDS = ["<pad>", "<start>", "<end>", "<unk>", "a", "red", "ball", "dog", "in", "the", "snow", "'s", "<mask>"]
@@ -96,7 +97,9 @@ def of_tokens(extra=()):
     return network(nodes, [tokens, mask], [floats("text_vector", "T", WIDTH)], values)
 
 
-def write_towers(folder, *, regions=False, parts=False, bank=False, files=(), text=None, **changes):
+def write_towers(
+    folder, *, regions=False, parts=False, bank=False, files=(), text=None, cutoff=None, **changes
+):
     """A towers folder.
 
     Args:
@@ -120,8 +123,8 @@ def write_towers(folder, *, regions=False, parts=False, bank=False, files=(), te
             "image.onnx", "regions", ("regions", "region_mask"), "image_vector", feature_dim=FEATURES
         )
     else:
-        more = {"part_output": "part_vectors", "boxes": BOXES} if parts else {}
-        image = ImageSide("image.onnx", "pixels", ("pixels",), "image_vector", "tiny pixels", **more)
+        own = Parts("part_vectors", BOXES) if parts else None
+        image = ImageSide("image.onnx", "pixels", ("pixels",), "image_vector", "tiny pixels", parts=own)
     described = {
         "name": "tiny",
         "digest": "0123" * 6,
@@ -133,6 +136,7 @@ def write_towers(folder, *, regions=False, parts=False, bank=False, files=(), te
         ),
         "pictures": None if regions else Preparation((SIDE, SIDE), (127.5,) * 3, (127.5,) * 3),
         "bank": "bank.npy" if bank else None,
+        "cutoff": None if cutoff is None else of_json(Cutoff, "cutoff", cutoff),
         "sha256": sums(folder),
     }
     write_description(folder, Description(**described | changes).content())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from selhn.base.names import (
     MODEL_TOWERS,
     NAMED_CLASSES,
-    NAMED_FITS,
     NAMED_LIBRARIES,
     NAMED_MODELS,
     NAMED_TOWERS,
@@ -19,7 +18,6 @@ from selhn.base.version import __version__
 NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
 NAMED_TOWERS["ready"] = "selhn.towers.ready:open_ready"
 NAMED_LIBRARIES |= dict.fromkeys(("transformers", "open_clip"), "selhn.pictures.two_towers:load_two_towers")
-NAMED_FITS["ready"] = "selhn.pictures.ready:load_ready_fit"
 MODEL_TOWERS["open"] = "selhn.export.matcher_towers:open_model"
 MODEL_TOWERS["open_named_in_file"] = "selhn.export.matcher_towers:open_model_named_in_file"
 NAMED_CLASSES["pictures"] = "selhn.pictures:Library"

@@ -48,6 +48,7 @@ def test_require_settings():
         (str, ["a"], [1, None], "a word"),
         (Path, ["a", Path("a")], [1], "a path"),
         (tuple[int, ...], [(1, 2), [3]], [3, "ab", [True], ["a"]], "a list such as"),
+        (tuple[int, int], [(1, 2), [3, 4]], [[3], [1, 2, 3], [1, "a"]], "a list such as"),
         (Sequence[float], [(1, 0.5)], [0.5, ["a"]], "a list such as"),
         (Literal["a", "b"], ["a"], ["c", 1], "one of 'a', 'b'"),
         (int | None, [3, None], ["a"], "a whole number or null"),

@@ -36,9 +36,6 @@ MODEL_TOWERS: dict[str, str] = {}
 NAMED_LIBRARIES: dict[str, str] = {}
 """Other libraries whose models `load_model` takes as LIBRARY:NAME, in the same form."""
 
-NAMED_FITS: dict[str, str] = {}
-"""What decides whether the scores of such a model count as a match, in the same form."""
-
 NAMED_CLASSES: dict[str, str] = {}
 """Classes of higher packages, in the same form: "pictures" turns a picture into regions, and draws items."""
 
@@ -141,7 +138,11 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, part) for part in parts)
     if origin not in KINDS:
         return True
-    return KINDS[origin][0](value) and (not parts or all(_fits(item, parts[0]) for item in value))
+    if not KINDS[origin][0](value):
+        return False
+    if origin is tuple and parts and parts[-1] is not Ellipsis and len(value) != len(parts):
+        return False
+    return not parts or all(_fits(item, parts[0]) for item in value)
 
 
 def _words(kind: Any) -> str:

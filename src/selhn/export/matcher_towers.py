@@ -17,9 +17,10 @@ from selhn.base.names import require_type
 from selhn.eval.stored import digest_of
 from selhn.models import AbstractMatcher, in_eval_mode, load_model, load_model_named_in_file
 from selhn.pictures.extractor import Extractor, Prepared, grid_boxes, load_extractor
+from selhn.pictures.ready import load_ready_fit
 from selhn.pictures.two_towers import TwoTowers
 from selhn.text import Tokenizer
-from selhn.towers import AbstractTowers
+from selhn.towers import AbstractTowers, Cutoff
 
 
 def towers_of(
@@ -84,6 +85,12 @@ class MatcherTowers(AbstractTowers):
     @cached_property
     def features(self) -> str:  # type: ignore[override]
         return "" if self.extractor is None else self.extractor.identity
+
+    @property
+    def cutoff(self) -> Cutoff | None:  # type: ignore[override]
+        """Known of the ready model."""
+        ready = load_ready_fit()
+        return Cutoff(**ready.cutoff()) if ready.model == self.digest else None
 
     def with_extractor(
         self, extractor: Extractor | str, device: torch.device | str = "cpu"

@@ -8,9 +8,9 @@ OUT/*.weights       of networks that are large
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -40,11 +40,12 @@ from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import members, taken_side
 from selhn.pictures.extractor import Extractor, grid_boxes
 from selhn.pictures.two_towers import TwoTowers
-from selhn.towers import Description, ImageSide, TextSide, Towers
+from selhn.towers import Description, ImageSide, Parts, TextSide, Towers
 from selhn.towers.description import DESCRIPTION_FILE
 from selhn.towers.first_run import remember
 
 TOLERANCE = 1e-4
+"""The largest difference of a coordinate that is accepted."""
 SHAPES = ((4, 6), (1, 1), (1, 7), (2, 36), (3, 2), (9, 12), (33, 5))
 """Shapes for which the files are compared with the model: images or texts, and positions. The first is traced."""
 PICTURES = ((64, 48), (300, 200), (20, 90))
@@ -61,9 +62,6 @@ def export_towers(
     extractor: Extractor | None = None,
     *,
     vision: str | None = None,
-    cutoff: Mapping[str, Any] | None = None,
-    about: Mapping[str, Any] | None = None,
-    tolerance: float = TOLERANCE,
 ) -> Description:
     """Write a model into a new folder that `selhn.towers.Towers` opens, and return what its `towers.json` says.
 
@@ -73,9 +71,6 @@ def export_towers(
         extractor: what made the regions that the model was trained on. Its vision model then becomes part of
             `image.onnx`, which takes pixels. A model of another library has its own.
         vision: the name of that extractor, if only its name is known.
-        cutoff: which scores mean a match, as `selhn.export.calibrate` finds it.
-        about: further entries of `towers.json`.
-        tolerance: the largest difference of a coordinate that is accepted.
     """
     if isinstance(model, TwoTowers):
         extractor = model.require_own(extractor or model.extractor)
@@ -100,11 +95,11 @@ def export_towers(
             image=image,
             text=text,
             pictures=None if extractor is None else preparation_of(extractor),
-            cutoff=cutoff,
+            cutoff=towers_of(model).cutoff,
             sha256={path.name: digest_file(path) for path in sorted(partial.iterdir())},
-            about={"versions": {"selhn": __version__, "torch": str(torch.__version__)}, **(about or {})},
+            about={"versions": {"selhn": __version__, "torch": str(torch.__version__)}},
         )
-        differences = _differences(Towers(partial, found), model, extractor, tolerance)
+        differences = _differences(Towers(partial, found), model, extractor)
         content = {**found.content(), "largest_difference": differences}
         (partial / DESCRIPTION_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         written = Description.read(partial)  # refuses what another machine would refuse
@@ -135,6 +130,7 @@ def _write_image(
         extractor = model.extractor  # of the copy
     # A cell alone is no picture for a model that takes a fixed number of regions, such as one of pixels.
     parts = extractor.cells > 0 and not model.settings.get("num_regions")
+    cells = grid_boxes(extractor.cells)[1:].tolist()
     network = pixels_to_vector(model, extractor, parts)
     write_network(network, folder / IMAGE_FILE)
     return ImageSide(
@@ -143,8 +139,7 @@ def _write_image(
         network.inputs,
         IMAGE_VECTOR,
         features=extractor.identity,
-        part_output=network.outputs[1] if parts else None,
-        boxes=tuple(map(tuple, grid_boxes(extractor.cells)[1:].tolist())) if parts else (),
+        parts=Parts(network.outputs[1], tuple(map(tuple, cells))) if parts else None,
         vision=extractor.name or vision,
     )
 
@@ -182,19 +177,17 @@ def _mask(items: int, places: int, generator: torch.Generator) -> Bool[Tensor, "
     return torch.arange(places) < lengths[:, None]
 
 
-def _differences(
-    towers: Towers, model: AbstractMatcher, extractor: Extractor | None, tolerance: float
-) -> dict[Side, float]:
+def _differences(towers: Towers, model: AbstractMatcher, extractor: Extractor | None) -> dict[Side, float]:
     """The largest difference of a coordinate on each side; refuses more than is tolerated."""
     largest: dict[Side, float] = {"image": 0.0, "text": 0.0}
     pairs = _images(towers, model, extractor), _texts(towers, model)
     for side, of_side in zip(largest, pairs):
         for on, found, wanted in of_side:
             difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else np.inf
-            if not difference <= tolerance:
+            if not difference <= TOLERANCE:
                 raise SelhnError(
                     f"the {side} tower differs by {difference:.1e} from {towers.name} on {on}; at most "
-                    f"{tolerance:.0e} is allowed: nothing was written; try other versions of torch and onnxruntime"
+                    f"{TOLERANCE:.0e} is allowed: nothing was written; try other versions of torch and onnxruntime"
                 )
             largest[side] = max(largest[side], difference)
     return largest

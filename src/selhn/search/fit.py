@@ -13,10 +13,12 @@ from jaxtyping import Float
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import write_whole
-from selhn.base.names import NAMED_FITS, named_object
+from selhn.base.names import require_kind
 from selhn.base.untrusted import read_json
 from selhn.search.items import Hit
 from selhn.search.query import Query
+from selhn.towers import Cutoff
+from selhn.towers.description import of_json
 
 FIT_FILE = "fit.json"
 FEATURES = ("one", "rarest", "usual", "length")
@@ -64,7 +66,7 @@ class Fit:
         ]
 
     def cutoff(self) -> dict[str, Any]:
-        """What `towers.json` says about it, and `of_cutoff` reads."""
+        """What `towers.json` says about it."""
         return {name: value for name, value in asdict(self).items() if name != "model"}
 
     def write(self, path: Path) -> None:
@@ -75,28 +77,14 @@ class Fit:
     def read(cls, path: Path) -> "Fit":
         """The inverse of `write`."""
         content = read_json(path)
-        return cls.of_cutoff(content, content.get("model"), str(path))
-
-    @classmethod
-    def of_cutoff(cls, content: Mapping[str, Any], model: object, where: str) -> "Fit":
-        """From the `cutoff` of towers, whose digest is `model`; `where` names the file in errors."""
-        counts, lines = content.get("counts"), [content.get("offset"), content.get("slope")]
-        are_counts = isinstance(counts, dict) and all(
-            type(n) is int and 0 <= n < 2**53 for n in counts.values()
-        )
-        are_lines = all(
-            isinstance(own, list | tuple)
-            and len(own) == len(FEATURES)
-            and all(isinstance(x, int | float) and abs(x) < 1e9 for x in own)
-            for own in lines
-        )
-        learnt = content.get("learnt")
-        if not (are_counts and are_lines and isinstance(model, str) and isinstance(learnt, dict)):
+        model = content.pop("model", None)
+        try:
+            require_kind("model", model, str)
+            return cls(model, **vars(of_json(Cutoff, "it", content)))
+        except SelhnError as wrong:
             raise Damaged(
-                f"{where} does not say how scores are judged: remove it, or calibrate the model again"
-            )
-        offset, slope = (tuple(map(float, own or ())) for own in lines)
-        return cls(model, counts or {}, offset, slope, learnt or {})
+                f"{path} does not say how scores are judged ({wrong}): remove it, or calibrate the model again"
+            ) from None
 
 
 def words_of(text: str) -> list[str]:
@@ -113,7 +101,7 @@ def text_features(counts: Mapping[str, int], texts: Sequence[str]) -> Float[np.n
     return np.array(rows, np.float32)
 
 
-def find_fit(path: Path | str | None, model: str, cutoff: Mapping[str, Any] | None = None) -> Fit | None:
+def find_fit(path: Path | str | None, model: str, cutoff: Cutoff | None = None) -> Fit | None:
     """The fit for the scores of an index: `fit.json` in its folder, or the `cutoff` of its towers."""
     if isinstance(path, Path) and (path / FIT_FILE).is_file():
         own = Fit.read(path / FIT_FILE)
@@ -122,10 +110,4 @@ def find_fit(path: Path | str | None, model: str, cutoff: Mapping[str, Any] | No
                 f"{path / FIT_FILE} was learnt with another model: remove it, or calibrate this one"
             )
         return own
-    if cutoff is not None:
-        return Fit.of_cutoff(cutoff, model, "the cut-off of the towers")
-    for place in NAMED_FITS.values():
-        shipped: Fit = named_object(place)()
-        if shipped.model == model:
-            return shipped
-    return None
+    return None if cutoff is None else Fit(model, **vars(cutoff))

@@ -1,7 +1,7 @@
 """What an index needs from a model: vectors of sentences and of pictures, as numpy arrays, whatever computes them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 
 from selhn.base.errors import SelhnError
+from selhn.towers.description import Cutoff
 
 
 @runtime_checkable
@@ -54,8 +55,8 @@ class AbstractTowers(ABC):
     """Width and height, if `prepare` begins with squashing a picture to that size: a decoder may do so before."""
     has_parts: bool = False
     """Whether `embed_parts` can tell."""
-    cutoff: Mapping[str, Any] | None = None
-    """Which scores mean a match, as `selhn.search.Fit` reads it; None if that is unknown."""
+    cutoff: Cutoff | None = None
+    """Which scores mean a match; None if that is unknown."""
     in_threads: bool = True
     """Whether pictures are computed fastest one at a time, each in a thread of its own, as on a CPU."""
     tokenizer: TowerTokenizer

@@ -1,10 +1,12 @@
-"""`towers.json`: what is in a towers folder. Every value is checked before it is used, for it may be a stranger's."""
+"""`towers.json`: what is in a towers folder. Every value is checked before it is used, for it may be a stranger's.
+
+The dataclasses below are its form: each has the names and types of one object of JSON, and checks its own ranges.
+"""
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_origin
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import require_kind
@@ -23,6 +25,22 @@ _LINES = 4
 
 
 @dataclass(frozen=True)
+class Parts:
+    """The output with the vectors of parts of a picture."""
+
+    output: str
+    boxes: tuple[tuple[float, ...], ...]
+    """Where they are: x1, y1, x2, y2 as shares of width and height."""
+
+    def __post_init__(self) -> None:
+        _require_short("output", self.output)
+        if not 0 < len(self.boxes) <= MOST_PARTS or {len(row) for row in self.boxes} != {4}:
+            raise SelhnError(f"boxes of parts must be 1 to {MOST_PARTS:,} times four numbers")
+        if not all(0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1 for x1, y1, x2, y2 in self.boxes):
+            raise SelhnError("a box needs 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1")
+
+
+@dataclass(frozen=True)
 class ImageSide:
     """The network for pictures."""
 
@@ -34,11 +52,18 @@ class ImageSide:
     """How pictures become vectors: vectors of different identities are never mixed in a cache."""
     feature_dim: int | None = None
     """F, if it takes regions."""
-    part_output: str | None = None
-    boxes: tuple[tuple[float, ...], ...] = ()
-    """Where the parts of `part_output` are: x1, y1, x2, y2 as shares of width and height."""
+    parts: Parts | None = None
     vision: str | None = None
     """The vision model whose features it was trained on, if it has a name."""
+
+    def __post_init__(self) -> None:
+        _require_plain(self.file)
+        _require_inputs(self.inputs, 1 if self.input == "pixels" else 2)
+        _require_short("output", self.output)
+        _require_short("features", self.features, 1000)
+        if self.input == "regions" and self.feature_dim is None:
+            raise SelhnError("a network for regions needs a feature_dim")
+        _require_range("feature_dim", self.feature_dim, MOST_WIDTH)
 
 
 @dataclass(frozen=True)
@@ -59,6 +84,35 @@ class TextSide:
     inner_prefix: str | None = None
     """How pieces begin that continue a word."""
 
+    def __post_init__(self) -> None:
+        _require_plain(self.file)
+        _require_plain(self.tokenizer)
+        _require_inputs(self.inputs, 2)
+        _require_short("output", self.output)
+        _require_range("pad_id", self.pad_id, MOST_IDS, least=0)
+        _require_range("max_length", self.max_length, MOST_TOKENS)
+        _require_range("pad_to", self.pad_to, MOST_TOKENS)
+        if len(self.special) > MOST_IDS or not all(0 <= i < MOST_IDS for i in self.special):
+            raise SelhnError(f"special holds something that is not an id below {MOST_IDS:,}")
+
+
+@dataclass(frozen=True)
+class Cutoff:
+    """Which scores mean a match, see `selhn.search.Fit`."""
+
+    counts: dict[str, Any]
+    """Number of training texts that have each word."""
+    offset: tuple[float, ...]
+    slope: tuple[float, ...]
+    learnt: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not all(type(n) is int and 0 <= n < 2**53 for n in self.counts.values()):
+            raise SelhnError("counts of the cut-off must be whole numbers")
+        for name, line in (("offset", self.offset), ("slope", self.slope)):
+            if len(line) != _LINES or not all(abs(x) < 1e9 for x in line):
+                raise SelhnError(f"{name} of the cut-off must have {_LINES} numbers")
+
 
 @dataclass(frozen=True)
 class Description:
@@ -71,12 +125,11 @@ class Description:
     image: ImageSide
     text: TextSide
     pictures: Preparation | None = None
-    cutoff: Mapping[str, Any] | None = None
-    """Which scores mean a match: counts of words, offset and slope; see `selhn.search.Fit`."""
+    cutoff: Cutoff | None = None
     bank: str | None = None
-    sha256: Mapping[str, str] = field(default_factory=dict)
+    sha256: dict[str, str] = field(default_factory=dict)
     """Of every other file."""
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> "Description":
@@ -95,168 +148,81 @@ class Description:
                 "with this version (selhn export towers), or install the version that wrote it"
             )
         try:
-            return described(content)
+            # Further entries are notes; those of the objects inside would change vectors.
+            return of_json(cls, "it", {own.name: content.get(own.name) for own in fields(cls)})
         except SelhnError as wrong:
             raise Damaged(f"{path}: {wrong}; {AGAIN}") from None
 
     def content(self) -> dict[str, Any]:
         """What `towers.json` says."""
-        image = asdict(self.image)
-        output, boxes = image.pop("part_output"), image.pop("boxes")
-        parts = None if output is None else {"output": output, "boxes": boxes}
-        return {"format": FORMAT, **asdict(self), "image": {**image, "parts": parts}}
+        return {"format": FORMAT, **asdict(self)}
+
+    def __post_init__(self) -> None:
+        _require_short("name", self.name)
+        _require_short("digest", self.digest)
+        _require_range("width", self.width, MOST_WIDTH)
+        if (self.pictures is None) != (self.image.input == "regions"):
+            raise SelhnError(
+                "a network for pixels needs to know how pictures are prepared, one for regions not"
+            )
+        for name, digest in self.sha256.items():
+            _require_plain(name)
+            if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+                raise SelhnError(f"the checksum of {name} is not a SHA-256")
+        for file in filter(None, (self.image.file, self.text.file, self.text.tokenizer, self.bank)):
+            if file not in self.sha256:
+                raise SelhnError(f"{file[:100]!r} is not among the files with a checksum")
 
 
-def described(content: Mapping[str, Any]) -> Description:
-    """From the values of `towers.json`."""
-    sums = _value(content, "sha256", dict)
-    for name, digest in sums.items():
-        _plain(name)
-        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            raise SelhnError(f"the checksum of {name} is not a SHA-256")
-    image, pictures = _image(_value(content, "image", dict)), _value(content, "pictures", dict, None)
-    if (pictures is None) != (image.input == "regions"):
-        raise SelhnError("a network for pixels needs to know how pictures are prepared, one for regions not")
-    bank = _value(content, "bank", str, None)
-    found = Description(
-        name=_text(content, "name", 200),
-        digest=_text(content, "digest", 200),
-        width=_number(content, "width", MOST_WIDTH),
-        score=_value(content, "score", Literal["product", "order"]),
-        image=image,
-        text=_words(_value(content, "text", dict)),
-        pictures=None if pictures is None else _preparation(pictures),
-        cutoff=_cutoff(_value(content, "cutoff", dict, None)),
-        bank=bank,
-        sha256=sums,
-        about=_value(content, "about", dict, {}),
-    )
-    for name in (found.image.file, found.text.file, found.text.tokenizer, *([] if bank is None else [bank])):
-        if name not in sums:
-            raise SelhnError(f"{name[:100]!r} is not among the files with a checksum")
-    return found
+_INSIDE: dict[str, type[Any]] = {
+    "image": ImageSide, "parts": Parts, "text": TextSide, "pictures": Preparation, "cutoff": Cutoff,
+}  # fmt: skip
+T = TypeVar("T")
 
 
-def _image(content: Mapping[str, Any]) -> ImageSide:
-    _only(content, "image", ImageSide.__dataclass_fields__.keys() - {"part_output", "boxes"} | {"parts"})
-    kind = _value(content, "input", Literal["pixels", "regions"])
-    parts = _value(content, "parts", dict, None)
-    if parts is not None:
-        _only(parts, "parts", {"output", "boxes"})
-    return ImageSide(
-        file=_plain(_value(content, "file", str)),
-        input=kind,
-        inputs=_names(content, 1 if kind == "pixels" else 2),
-        output=_text(content, "output", 200),
-        features=_text(content, "features", 1000, ""),
-        feature_dim=_number(content, "feature_dim", MOST_WIDTH, kind == "regions"),
-        part_output=None if parts is None else _text(parts, "output", 200),
-        boxes=() if parts is None else _boxes(_value(parts, "boxes", tuple)),
-        vision=_value(content, "vision", str, None),
-    )
+def of_json(kind: type[T], where: str, content: Any) -> T:
+    """A dataclass from an object of JSON with the names and types of its fields; null is the default."""
+    _require_object(where, content)
+    known = {own.name: own for own in fields(kind)}  # type: ignore[arg-type]
+    if foreign := sorted(content.keys() - known):
+        raise SelhnError(f"{where} has {foreign[0][:100]!r}, which this version does not know")
+    given = {}
+    for name, own in known.items():
+        value = content.get(name)
+        if value is None and (own.default, own.default_factory) != (MISSING, MISSING):
+            continue
+        require_kind(name, value, own.type)
+        if get_origin(own.type) is dict:
+            _require_object(name, value)
+        inside = _INSIDE.get(name)
+        given[name] = _tupled(value) if inside is None else of_json(inside, name, value)
+    return kind(**given)
 
 
-def _words(content: Mapping[str, Any]) -> TextSide:
-    _only(content, "text", TextSide.__dataclass_fields__.keys())
-    special = _value(content, "special", tuple, [])
-    if len(special) > MOST_IDS or not all(type(i) is int and 0 <= i < MOST_IDS for i in special):
-        raise SelhnError(f"special holds something that is not an id below {MOST_IDS:,}")
-    return TextSide(
-        file=_plain(_value(content, "file", str)),
-        inputs=_names(content, 2),
-        output=_text(content, "output", 200),
-        tokenizer=_plain(_value(content, "tokenizer", str, "tokenizer.json")),
-        pad_id=_number(content, "pad_id", MOST_IDS, least=0) or 0,
-        max_length=_number(content, "max_length", MOST_TOKENS, False),
-        pad_to=_number(content, "pad_to", MOST_TOKENS, False),
-        special=tuple(special),
-        inner_prefix=_value(content, "inner_prefix", str, None) or None,
-    )
+def _tupled(value: Any) -> Any:
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
-def _preparation(content: Mapping[str, Any]) -> Preparation:
-    _only(content, "pictures", Preparation.__dataclass_fields__.keys())
-    lists = {}
-    for name, number, kind in (("size", 2, int), ("mean", 3, float), ("deviation", 3, float)):
-        lists[name] = tuple(_value(content, name, tuple[kind, ...]))  # type: ignore[valid-type]
-        if len(lists[name]) != number or not all(abs(x) < 1e9 for x in lists[name]):
-            raise SelhnError(f"{name} of pictures must be {number} numbers")
-    return Preparation(
-        **lists,
-        shorter_side=_value(content, "shorter_side", int, None),
-        resampling=_value(content, "resampling", str, "bicubic"),
-    )
+def _require_object(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise SelhnError(f"{name} must be an object of JSON")
 
 
-def _cutoff(content: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    if content is None:
-        return None
-    counts = _value(content, "counts", dict)
-    if not all(type(n) is int and 0 <= n < 2**53 for n in counts.values()):
-        raise SelhnError("counts of the cut-off must be whole numbers")
-    for name in ("offset", "slope"):
-        line = _value(content, name, tuple[float, ...])
-        if len(line) != _LINES or not all(abs(x) < 1e9 for x in line):
-            raise SelhnError(f"{name} of the cut-off must have {_LINES} numbers")
-    _value(content, "learnt", dict, {})
-    return content
-
-
-def _boxes(rows: list[Any]) -> tuple[tuple[float, ...], ...]:
-    for row in rows:
-        require_kind("a box of parts", row, tuple[float, ...])
-    if not 0 < len(rows) <= MOST_PARTS or {len(row) for row in rows} != {4}:
-        raise SelhnError(f"boxes of parts must be 1 to {MOST_PARTS:,} times four numbers")
-    if not all(0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1 for x1, y1, x2, y2 in rows):
-        raise SelhnError("a box needs 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1")
-    return tuple(tuple(map(float, row)) for row in rows)
-
-
-_REQUIRED: Any = object()
-
-
-def _value(content: Mapping[str, Any], name: str, kind: Any, otherwise: Any = _REQUIRED) -> Any:
-    """The value of this type; null and a missing one are `otherwise`."""
-    found = content.get(name)
-    if found is None and otherwise is not _REQUIRED:
-        return otherwise
-    if kind is dict:
-        if not isinstance(found, dict):
-            raise SelhnError(f"{name} must be an object of JSON")
-        return found
-    require_kind(name, found, kind)
-    return found
-
-
-def _text(content: Mapping[str, Any], name: str, longest: int, otherwise: Any = _REQUIRED) -> str:
-    found = _value(content, name, str, otherwise)
-    if len(found) > longest:
-        raise SelhnError(f"{name} has {len(found):,} characters, {longest} at the most are allowed")
-    return found
-
-
-def _number(content: Mapping[str, Any], name: str, most: int, required: bool = True, least: int = 1) -> Any:
-    found = _value(content, name, int, _REQUIRED if required else None)
-    if found is not None and not least <= found <= most:
-        raise SelhnError(f"{name} is {found}: it must be from {least} to {most:,}")
-    return found
-
-
-def _names(content: Mapping[str, Any], number: int) -> tuple[str, ...]:
-    found = _value(content, "inputs", tuple)
-    if len(found) != number or not all(isinstance(name, str) and len(name) <= 200 for name in found):
-        raise SelhnError(f"inputs must be {number} names")
-    return tuple(found)
-
-
-def _plain(name: str) -> str:
+def _require_plain(name: str) -> None:
     if not _PLAIN.fullmatch(name) or name == DESCRIPTION_FILE:
         raise SelhnError(f"{name[:100]!r} is not a plain file name")
-    return name
 
 
-def _only(content: Mapping[str, Any], where: str, known: Collection[str]) -> None:
-    """Refuse what this version does not know, where it would change vectors."""
-    foreign = sorted(set(content) - set(known))
-    if foreign:
-        raise SelhnError(f"{where} has {foreign[0][:100]!r}, which this version does not know")
+def _require_short(name: str, text: str, longest: int = 200) -> None:
+    if len(text) > longest:
+        raise SelhnError(f"{name} has {len(text):,} characters, {longest} at the most are allowed")
+
+
+def _require_range(name: str, found: int | None, most: int, least: int = 1) -> None:
+    if found is not None and not least <= found <= most:
+        raise SelhnError(f"{name} is {found}: it must be from {least} to {most:,}")
+
+
+def _require_inputs(names: tuple[str, ...], number: int) -> None:
+    if len(names) != number or not all(len(name) <= 200 for name in names):
+        raise SelhnError(f"inputs must be {number} names")

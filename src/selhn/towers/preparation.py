@@ -1,6 +1,5 @@
 """From a picture to the input of a network, as in its training: resized, perhaps cropped, and scaled."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +34,8 @@ class Preparation:
         sides = (*self.size, self.shorter_side or self.size[0])
         if not all(1 <= side <= MOST_SIDE for side in sides):
             raise SelhnError(f"pictures of {sides} pixels: give sides from 1 to {MOST_SIDE:,}")
-        if not all(map(math.isfinite, (*self.mean, *self.deviation))) or 0 in self.deviation:
-            raise SelhnError("the mean and deviation of pixels must be finite, and no deviation 0")
+        if not all(abs(x) < 1e9 for x in (*self.mean, *self.deviation)) or 0 in self.deviation:
+            raise SelhnError("the mean and deviation of pixels must be below 1e9, and no deviation 0")
         if self.resampling not in RESAMPLING:
             raise SelhnError(f"resampling {self.resampling!r}: choose {', '.join(RESAMPLING)}")
 

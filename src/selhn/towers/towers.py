@@ -45,8 +45,8 @@ class Towers(AbstractTowers):
         self.name, self.digest, self.width = description.name, description.digest, description.width
         self.is_product = description.score == "product"
         self.features, self.feature_dim = description.image.features, description.image.feature_dim
-        self.has_parts = description.image.part_output is not None
-        self.vision = description.image.vision or ""
+        self.has_parts = description.image.parts is not None
+        self.vision, self.cutoff = description.image.vision or "", description.cutoff
         self.resized = None if description.pictures is None else description.pictures.resized
         self._sessions: dict[str, OnnxSession] = {}
         self._lock = Lock()
@@ -77,12 +77,6 @@ class Towers(AbstractTowers):
         """What reads sentences."""
         text = self.description.text
         return FileTokenizer(self._verified(text.tokenizer), text)
-
-    @property
-    def cutoff(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """Which scores mean a match: what `selhn.search.Fit` is built from; None if that was not learnt."""
-        found = self.description.cutoff
-        return None if found is None else dict(found)
 
     @cached_property
     def bank(self) -> Float[np.ndarray, "n d"] | None:
@@ -168,10 +162,10 @@ class Towers(AbstractTowers):
 
     def embed_parts(self, prepared: Any) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, "M 4"]] | None:
         image = self.description.image
-        if image.part_output is None:
+        if image.parts is None:
             return None
-        (found,) = self._session(image.file).run([image.part_output], {image.inputs[0]: prepared[None]})
-        boxes = np.array(image.boxes, np.float32)
+        (found,) = self._session(image.file).run([image.parts.output], {image.inputs[0]: prepared[None]})
+        boxes = np.array(image.parts.boxes, np.float32)
         wanted = (1, len(boxes), self.width)
         if found.shape != wanted:
             raise Damaged(

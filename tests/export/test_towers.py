@@ -107,7 +107,7 @@ def test_large_networks_have_their_weights_beside_them(tmp_path, monkeypatch, ex
     regions, mask = towers.random_regions(model, 4, 6, seed=0)
     names = ("images", "regions_of_image")
     network = networks.Network(
-        networks.FromRegions(model), towers.REGIONS, ("image_vector",), names, (regions, mask)
+        networks.Side(model, "image"), towers.REGIONS, ("image_vector",), names, (regions, mask)
     )
     monkeypatch.setattr(networks, "BESIDE", 100)
     networks.write_network(network, tmp_path / "image.onnx")

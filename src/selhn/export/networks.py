@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
@@ -45,26 +45,16 @@ class Network:
     sample: tuple[Tensor, ...]
 
 
-class FromRegions(nn.Module):
-    """The image side of a model."""
+class Side(nn.Module):
+    """The image side of a model, from regions, or its text side, from tokens."""
 
-    def __init__(self, model: AbstractMatcher):
+    def __init__(self, model: AbstractMatcher, kind: Literal["image", "text"]):
         super().__init__()
-        self.model = model
+        self.model, self.kind = model, kind
 
-    def forward(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
-        return self.model.encode_images(regions, mask)
-
-
-class FromTokens(nn.Module):
-    """The text side of a model."""
-
-    def __init__(self, model: AbstractMatcher):
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
-        return self.model.encode_texts(tokens, mask)
+    def forward(self, items: Shaped[Tensor, "n ..."], mask: Bool[Tensor, "n _"]) -> Float[Tensor, "n d"]:
+        encode = self.model.encode_images if self.kind == "image" else self.model.encode_texts
+        return encode(items, mask)
 
 
 class FromPixels(nn.Module):

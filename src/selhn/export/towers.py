@@ -10,7 +10,6 @@ OUT/*.weights       of networks that are large
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -26,9 +25,8 @@ from selhn.base.version import __version__
 from selhn.eval.stored import digest_of
 from selhn.export.matcher_towers import towers_of, width_of
 from selhn.export.networks import (
-    FromRegions,
-    FromTokens,
     Network,
+    Side,
     imported_onnx,
     pixels_to_vector,
     preparation_of,
@@ -53,7 +51,6 @@ PICTURES = ((64, 48), (300, 200), (20, 90))
 SENTENCES = ("a", "two dogs, one of them brown, run through the snow", "An old man's hat.", "zxqv!")
 IMAGE_FILE, TEXT_FILE, IMAGE_VECTOR, TEXT_VECTOR = "image.onnx", "text.onnx", "image_vector", "text_vector"
 REGIONS, TOKENS = ("regions", "region_mask"), ("tokens", "token_mask")
-Side = Literal["image", "text"]
 
 
 def export_towers(
@@ -111,7 +108,7 @@ def _write_text(model: AbstractMatcher, folder: Path) -> TextSide:
     text = write_tokenizer(model, folder, {"file": TEXT_FILE, "inputs": TOKENS, "output": TEXT_VECTOR})
     axes = ("texts",) if text.pad_to else ("texts", "tokens_of_text")
     sample = random_texts(model, *SHAPES[0], seed=0, pad_to=text.pad_to)
-    write_network(Network(FromTokens(model), TOKENS, (TEXT_VECTOR,), axes, sample), folder / TEXT_FILE)
+    write_network(Network(Side(model, "text"), TOKENS, (TEXT_VECTOR,), axes, sample), folder / TEXT_FILE)
     return text
 
 
@@ -122,7 +119,7 @@ def _write_image(
         axes = ("images",) if model.settings.get("num_regions") else ("images", "regions_of_image")
         sample = random_regions(model, *SHAPES[0], seed=0)
         write_network(
-            Network(FromRegions(model), REGIONS, (IMAGE_VECTOR,), axes, sample), folder / IMAGE_FILE
+            Network(Side(model, "image"), REGIONS, (IMAGE_VECTOR,), axes, sample), folder / IMAGE_FILE
         )
         width = model.settings["feature_dim"]
         return ImageSide(IMAGE_FILE, "regions", REGIONS, IMAGE_VECTOR, feature_dim=width, vision=vision)
@@ -177,9 +174,9 @@ def _mask(items: int, places: int, generator: torch.Generator) -> Bool[Tensor, "
     return torch.arange(places) < lengths[:, None]
 
 
-def _differences(towers: Towers, model: AbstractMatcher, extractor: Extractor | None) -> dict[Side, float]:
+def _differences(towers: Towers, model: AbstractMatcher, extractor: Extractor | None) -> dict[str, float]:
     """The largest difference of a coordinate on each side; refuses more than is tolerated."""
-    largest: dict[Side, float] = {"image": 0.0, "text": 0.0}
+    largest = {"image": 0.0, "text": 0.0}
     pairs = _images(towers, model, extractor), _texts(towers, model)
     for side, of_side in zip(largest, pairs):
         for on, found, wanted in of_side:

@@ -7,6 +7,7 @@ import importlib
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,7 +20,7 @@ from selhn.base.errors import MissingExtra, NotFound, SelhnError
 from selhn.pictures.efficientnet_lite import load_network
 from selhn.towers import Preparation
 from selhn.towers.efficientnet_lite import HEAD, SIZES, network_model
-from selhn.towers.onnx_session import import_onnxruntime
+from selhn.towers.onnx_session import OnnxSession
 
 
 @runtime_checkable
@@ -77,7 +78,7 @@ class EfficientNetLite:
 
     def _maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         if self._session is not None:
-            return torch.from_numpy(self._session.run(None, {"pixels": pixels.contiguous().numpy()})[0])
+            return torch.from_numpy(self._session.run(["maps"], {"pixels": pixels.contiguous().numpy()})[0])
         assert self.network is not None
         return self.network(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
 
@@ -235,18 +236,12 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
     )
 
 
-def _onnx_session(network: nn.Module, number: int) -> Any:
-    """An onnxruntime session that computes in the calling thread; None if it is not installed."""
-    try:
-        onnxruntime = import_onnxruntime()
-    except ImportError:
-        return None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+def _onnx_session(network: nn.Module, number: int) -> OnnxSession | None:
+    """The network in onnxruntime; None if that is not installed."""
     weights = {name: weight.numpy() for name, weight in network.state_dict().items()}
-    return onnxruntime.InferenceSession(
-        network_model(number, weights), options, providers=["CPUExecutionProvider"]
-    )
+    with suppress(MissingExtra):
+        return OnnxSession(network_model(number, weights))
+    return None
 
 
 def import_library(module: str, what: str, how: str) -> Any:

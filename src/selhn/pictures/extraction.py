@@ -23,7 +23,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
-from selhn.pictures.decoding import Picture, header_facts
+from selhn.pictures.decoding import Picture, decode_picture, decode_video, header_facts
 from selhn.pictures.extractor import Extractor, Prepared
 from selhn.pictures.picture_files import VIDEOS, is_text, read_bytes, writable
 from selhn.pictures.picture_report import PictureReport
@@ -140,7 +140,7 @@ class Extraction:
             regions = self.store.find(key)
             if regions is not None:
                 return [PictureRegions(path, key, regions=regions, facts=header_facts(content, "this file"))]
-            picture = self.extractor.decode(content, "this file")
+            picture = decode_picture(content, "this file", resized=self.extractor.resized)
             return [
                 PictureRegions(path, key, self._prepare(picture), None, picture.notes, facts=picture.facts)
             ]
@@ -149,7 +149,7 @@ class Extraction:
 
     def _read_video(self, path: Path) -> list[PictureRegions]:
         """The moments of a video; features are kept by the content of each frame, so that large files are not read."""
-        first, *others = self.extractor.decode_video(path.resolve(), "this file")
+        first, *others = decode_video(path.resolve(), "this file", resized=self.extractor.resized)
         found = []
         for frame in (*others, first):
             key = content_key(frame.image.tobytes())

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -16,7 +15,6 @@ from selhn.base.errors import SelhnError
 from selhn.base.names import NAMED_LIBRARIES, named_object
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
-from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, decode_video
 from selhn.pictures.ready import load_ready_projection
 from selhn.pictures.tower_vectors import REDUCED
 from selhn.towers import Preparation
@@ -109,14 +107,6 @@ class Extractor:
         An index compares `identity` alone, because vectors made by either belong together (cosine 0.999).
         """
         return self.identity if self.resized is None else f"{self.identity}, {REDUCED}"
-
-    def decode(self, content: bytes | Moment, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
-        """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""
-        return decode_picture(content, name, most_pixels, resized=self.resized)
-
-    def decode_video(self, path: Path, name: str) -> list[Picture]:
-        """`decode` for some key frames of a video."""
-        return decode_video(path, name, resized=self.resized)
 
     @property
     def resized(self) -> tuple[int, int] | None:

@@ -77,14 +77,17 @@ class AbstractTowers(ABC):
 
     def prepare(self, picture: Image.Image) -> Any:
         """What can be done ahead for an RGB picture, in another thread: the input of `embed_prepared`."""
-        raise SelhnError(
-            f"{self.name} takes the regions of pictures, not pictures: index vectors or regions, or export a model "
-            "whose features come from a vision model that selhn knows"
-        )
+        raise self._without_pictures()
 
     def embed_prepared(self, prepared: Sequence[Any]) -> Float[np.ndarray, "I d"]:
         """The vectors of prepared pictures, float32."""
-        raise NotImplementedError
+        raise self._without_pictures()
+
+    def _without_pictures(self) -> SelhnError:
+        return SelhnError(
+            f"{self.name} takes the regions of pictures, not pictures: index vectors or regions, or export a model "
+            "whose features come from a vision model that selhn knows"
+        )
 
     def embed_pictures(self, pictures: Sequence[Image.Image]) -> Float[np.ndarray, "I d"]:
         """The vectors of RGB pictures, float32."""

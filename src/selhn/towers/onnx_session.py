@@ -27,23 +27,16 @@ class OnnxSession:
 
     Args:
         model: the file, or its content.
-        threads: of one call.
-        weights: initializers that the model declares as external, by name, instead of files.
     """
 
-    def __init__(
-        self, model: Path | bytes, threads: int = 1, weights: Mapping[str, npt.NDArray[Any]] | None = None
-    ):
+    def __init__(self, model: Path | bytes):
         try:
             onnxruntime = import_onnxruntime()
         except ImportError as missing:
             raise MissingExtra(f"towers need {missing.name}: {pip_install('photos')}") from None
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = MOST_SEVERE
-        if weights:
-            values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
-            options.add_external_initializers(list(weights), values)
         self.name = str(model) if isinstance(model, Path) else "the network"
         content = str(model) if isinstance(model, Path) else model
         try:

@@ -22,7 +22,6 @@ from selhn.towers.description import DESCRIPTION_FILE, Description
 from selhn.towers.first_run import first_run, has_passed, remember
 from selhn.towers.onnx_check import check_graph
 from selhn.towers.onnx_session import OnnxSession
-from selhn.towers.preparation import Preparation
 from selhn.towers.tokenizer import FileTokenizer
 
 TOKENS_AT_ONCE = 4096
@@ -116,19 +115,13 @@ class Towers(AbstractTowers):
         )
 
     def prepare(self, picture: Image.Image) -> Float[np.ndarray, "3 H W"]:
-        return self._preparation()(picture)
-
-    def _preparation(self) -> Preparation:
-        if self.description.pictures is None:
-            raise SelhnError(
-                f"{self.name} takes the regions of pictures, not pictures: index vectors or regions, or export a model "
-                "whose features come from a vision model that selhn knows"
-            )
-        return self.description.pictures
+        prepared = self.description.pictures
+        return super().prepare(picture) if prepared is None else prepared(picture)
 
     def embed_prepared(self, prepared: Sequence[Any]) -> Float[np.ndarray, "I d"]:
         image, vectors = self.description.image, np.empty((len(prepared), self.width), np.float32)
-        self._preparation()
+        if image.input != "pixels":
+            return super().embed_prepared(prepared)
         for number, pixels in enumerate(prepared):
             vectors[number] = self._vectors(image.file, image.output, {image.inputs[0]: pixels[None]}, 1)[0]
         return vectors
@@ -216,14 +209,10 @@ class Towers(AbstractTowers):
     def _session(self, file: str) -> OnnxSession:
         with self._lock:
             if file not in self._sessions:
-                self._sessions[file] = self.open_session(file)
+                for name in self._weights_of(file):
+                    self._verified(name)
+                self._sessions[file] = OnnxSession(self._verified(file))
             return self._sessions[file]
-
-    def open_session(self, file: str) -> OnnxSession:
-        """The network in a file; towers whose weights are kept elsewhere have a way of their own."""
-        for name in self._weights_of(file):
-            self._verified(name)
-        return OnnxSession(self._verified(file))
 
     def _weights_of(self, file: str) -> list[str]:
         """The files that may hold weights of a network: those of image.onnx are called `image.` and anything."""

@@ -48,7 +48,7 @@ def before(paths):
             found = extract_pictures(paths, extractor, cache=Path(cache), workers=1, quiet=True)
             return model.embed_images(found.features.gather(torch.arange(len(paths)))[0])
 
-    return compute, extractor.backbone._session, "pixels", (10, 1280, "float16")
+    return compute, extractor.backbone._session._session, "pixels", (10, 1280, "float16")
 
 
 def after(paths):

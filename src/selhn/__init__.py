@@ -6,21 +6,15 @@ Names are loaded when first used, so `import selhn` does not wait for torch.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from selhn.base.names import (
-    MODEL_TOWERS,
-    NAMED_CLASSES,
-    NAMED_LIBRARIES,
-    NAMED_MODELS,
-    NAMED_TOWERS,
-)
+from selhn.base.names import HIGHER, NAMED_LIBRARIES, NAMED_MODELS, NAMED_TOWERS
 from selhn.base.version import __version__
 
 NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
 NAMED_TOWERS["ready"] = "selhn.towers.ready:open_ready"
 NAMED_LIBRARIES |= dict.fromkeys(("transformers", "open_clip"), "selhn.pictures.two_towers:load_two_towers")
-MODEL_TOWERS["open"] = "selhn.export.matcher_towers:open_model"
-MODEL_TOWERS["open_named_in_file"] = "selhn.export.matcher_towers:open_model_named_in_file"
-NAMED_CLASSES["pictures"] = "selhn.pictures:Library"
+HIGHER["model"] = "selhn.export.matcher_towers:open_model"
+HIGHER["model in a file"] = "selhn.export.matcher_towers:open_model_named_in_file"
+HIGHER["pictures"] = "selhn.pictures:Library"
 
 _HOME = {
     "Index": "selhn.search",

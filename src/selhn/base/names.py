@@ -29,15 +29,12 @@ NAMED_MODELS: dict[str, str] = {}
 NAMED_TOWERS: dict[str, str] = {}
 """Towers that `open_towers` takes by name, in the same form; the loader gets the name."""
 
-MODEL_TOWERS: dict[str, str] = {}
-"""What puts a model of torch in the place of towers, in the same form: "open" takes what `load_model` takes, and
-"open_named_in_file" the name of a model in a file, which is never downloaded."""
-
 NAMED_LIBRARIES: dict[str, str] = {}
 """Other libraries whose models `load_model` takes as LIBRARY:NAME, in the same form."""
 
-NAMED_CLASSES: dict[str, str] = {}
-"""Classes of higher packages, in the same form: "pictures" turns a picture into regions, and draws items."""
+HIGHER: dict[str, str] = {}
+"""What lower packages call of higher ones, in the same form: "pictures" turns a picture into a vector, and draws items;
+"model" makes towers of what `load_model` takes, "model in a file" of a name in a file, which is never downloaded."""
 
 
 def named_object(place: str) -> Any:
@@ -122,6 +119,18 @@ def require_type(name: str, value: object, kind: type, advice: str) -> None:
         if isinstance(value, type):
             got = f"the class {value.__name__} itself"
         raise SelhnError(f"{name} must be of class {kind.__name__}, got {got}: {advice}")
+
+
+def require_texts(texts: Sequence[str]) -> None:
+    """Refuse one string instead of a list, something that is not a string, and an empty sentence."""
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
+        raise SelhnError(
+            f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]"
+        )
+    empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
+    if empty is not None:
+        raise SelhnError(f"text {empty} is empty: a sentence needs at least one word")
 
 
 def require_kind(name: str, value: Any, kind: Any) -> None:

@@ -83,15 +83,13 @@ def encode_queries_of_text(towers: AbstractTowers, texts: list[str]) -> Float[np
             raise SelhnError("the query is empty: write a few words")
         if len(text) > LONGEST_QUERY:
             raise SelhnError(f"the query has {len(text):,} characters: shorten it to {LONGEST_QUERY:,}")
-    tokenizer = towers.tokenizer
-    tokens, mask = tokenizer.encode(texts)
-    foreign = next((text for text in texts if not can_read(tokenizer, text)), None)
+    foreign = next((text for text in texts if not can_read(towers.tokenizer, text)), None)
     if foreign is not None:
         raise SelhnError(
             f"the model has no words in the script of {foreign[:60]!r}: ask in the language that it has learnt, "
             "which is English for the ready model"
         )
-    known = (np.isin(tokens, tokenizer.ordinary) & mask).any(1)
+    known = have_known_words(towers.tokenizer, texts)
     if not known.all():
         text = texts[int((~known).argmax())]
         raise SelhnError(
@@ -101,6 +99,12 @@ def encode_queries_of_text(towers: AbstractTowers, texts: list[str]) -> Float[np
     encoded = towers.embed_texts(texts)
     _refuse_not_finite(encoded, texts, "query")
     return encoded
+
+
+def have_known_words(tokenizer: TowerTokenizer, texts: Sequence[str]) -> Bool[np.ndarray, " T"]:
+    """Whether a text has a token that stands for a word, or for a piece of one."""
+    tokens, mask = tokenizer.encode(texts)
+    return (np.isin(tokens, tokenizer.ordinary) & mask).any(1)
 
 
 def encode_queries_of_images(towers: AbstractTowers, images: Sequence[Array]) -> Float[np.ndarray, "Q d"]:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import NAMED_CLASSES, named_object
+from selhn.base.names import HIGHER, named_object
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.search.albums import Albums
@@ -256,10 +256,10 @@ class Index:
 
     @cached_property
     def _library(self) -> Any:
-        return named_object(NAMED_CLASSES["pictures"])(self, device=self.store.device)
+        return named_object(HIGHER["pictures"])(self, device=self.store.device)
 
     def _thumbnail(self, hit: Hit, size: int) -> bytes | None:
-        return named_object(NAMED_CLASSES["pictures"])(self).thumbnail(hit, size)  # folders may be new
+        return named_object(HIGHER["pictures"])(self).thumbnail(hit, size)  # folders may be new
 
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from selhn.pictures.decoding import decode_picture
 from selhn.pictures.picture_folders import located_source
+from selhn.search.encoding import have_known_words
 from selhn.text import split_words
 from selhn.towers import AbstractTowers
 
@@ -101,8 +102,6 @@ class LookingAtParts(Looking):
         if not words or parts is None:
             return LookMessage.of("fit", [], np.empty((0, 4)), np.empty((0, 0)), 1.0)
         vectors, boxes = parts
-        tokenizer = self.towers.tokenizer
-        tokens, mask = tokenizer.encode(words)
-        known = (np.isin(tokens, tokenizer.ordinary) & mask).any(1)
+        known = have_known_words(self.towers.tokenizer, words)
         scores = self.towers.score(vectors, self.towers.embed_texts(words)).T
         return LookMessage.of("fit", words, boxes, np.where(known[:, None], scores, 0).clip(min=0), FULL_FIT)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_texts
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,10 @@ class Tokenizer(Protocol):
 
 
 def check_texts(texts: list[str]) -> None:
-    """Refuse one string instead of a list, something that is not a string, and an empty sentence."""
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
-        raise SelhnError(
-            f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]"
-        )
+    """`require_texts`, and at least one."""
+    require_texts(texts)
     if len(texts) == 0:
         raise SelhnError("no texts: give at least one sentence")
-    empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
-    if empty is not None:
-        raise SelhnError(f"text {empty} is empty: a sentence needs at least one word")
 
 
 def decodable(texts: list[str]) -> list[str]:

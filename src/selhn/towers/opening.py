@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from selhn.base.names import MODEL_TOWERS, NAMED_TOWERS, named_object
+from selhn.base.names import HIGHER, NAMED_TOWERS, named_object
 from selhn.towers.base import AbstractTowers
 from selhn.towers.description import DESCRIPTION_FILE
 from selhn.towers.towers import Towers
@@ -21,7 +21,7 @@ def open_towers(path: Path | str) -> AbstractTowers:
         return Towers.open(folder)
     if not folder.exists() and str(path) in NAMED_TOWERS:
         return named_object(NAMED_TOWERS[str(path)])(str(path))
-    return named_object(MODEL_TOWERS["open"])(path)
+    return named_object(HIGHER["model"])(path)
 
 
 def open_towers_named_in_file(name: object) -> AbstractTowers | None:
@@ -30,4 +30,4 @@ def open_towers_named_in_file(name: object) -> AbstractTowers | None:
         return None
     if name in NAMED_TOWERS:
         return named_object(NAMED_TOWERS[name])(name)
-    return named_object(MODEL_TOWERS["open_named_in_file"])(name)
+    return named_object(HIGHER["model in a file"])(name)

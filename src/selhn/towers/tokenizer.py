@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from selhn.base.errors import Damaged, MissingExtra, SelhnError, pip_install
+from selhn.base.errors import Damaged, MissingExtra, pip_install
+from selhn.base.names import require_texts
 from selhn.base.untrusted import read_json
 from selhn.towers.description import MOST_IDS, TextSide
 from selhn.towers.words import PATTERNS
@@ -87,7 +88,7 @@ class FileTokenizer:
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text."""
-        check_texts(texts)
+        require_texts(texts)
         # JSON files may contain half a character (a lone surrogate), which the library refuses.
         whole = [t if t.isascii() else t.encode("utf-8", "replace").decode("utf-8") for t in texts]
         with _failing(self._path):
@@ -118,18 +119,6 @@ def _failing(path: Path) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # Ctrl-C, say
         raise Damaged(f"{path} is damaged ({str(error)[:200]}): copy the folder again") from None
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """Refuse one string instead of a list, something that is not a string, and an empty sentence."""
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
-        raise SelhnError(
-            f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]"
-        )
-    empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
-    if empty is not None:
-        raise SelhnError(f"text {empty} is empty: a sentence needs at least one word")
 
 
 def read_tokenizer(path: Path) -> tuple[dict[str, Any], list[int], list[int]]:

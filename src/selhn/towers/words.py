@@ -40,26 +40,20 @@ PATTERNS = {
 """The regular expressions that a stranger's tokenizer may have: ours, and those of CLIP and SigLIP."""
 
 
-def word_tokenizer(words: Sequence[str], start: int = 1, end: int = 2, unknown: int = 3) -> str:
-    """The `tokenizer.json` of a vocabulary; `start`, `end` and `unknown` are ids of words."""
-    replaced = (
-        ({"Regex": FINAL_SIGMA}, "ς"),
-        None,
-        ({"String": "’"}, "'"),
-        ({"String": "”"}, '"'),
-        ({"Regex": OPENING_QUOTE}, " `` "),
-        ({"String": '"'}, " '' "),
-    )
-    steps: list[dict[str, Any]] = []
-    for step in replaced:
-        if step is None:
-            steps += [{"type": "Lowercase"}, {"type": "NFC"}]
-        else:
-            steps.append({"type": "Replace", "pattern": step[0], "content": step[1]})
+def word_tokenizer(words: Sequence[str]) -> str:
+    """The `tokenizer.json` of a vocabulary, whose words 1 to 3 are start, end and unknown."""
+    _, start, end, unknown = words[:4]
+    steps = [
+        _replace({"Regex": FINAL_SIGMA}, "ς"),
+        {"type": "Lowercase"},
+        {"type": "NFC"},
+        _replace({"String": "’"}, "'"),
+        _replace({"String": "”"}, '"'),
+        _replace({"Regex": OPENING_QUOTE}, " `` "),
+        _replace({"String": '"'}, " '' "),
+    ]
     content: dict[str, Any] = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": [],
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": {
@@ -68,16 +62,15 @@ def word_tokenizer(words: Sequence[str], start: int = 1, end: int = 2, unknown: 
             "behavior": "Removed",
             "invert": True,
         },
-        "post_processor": {
-            "type": "BertProcessing",
-            "sep": [words[end], end],
-            "cls": [words[start], start],
-        },
-        "decoder": None,
+        "post_processor": {"type": "BertProcessing", "cls": [start, 1], "sep": [end, 2]},
         "model": {
             "type": "WordLevel",
             "vocab": {word: number for number, word in enumerate(words)},
-            "unk_token": words[unknown],
+            "unk_token": unknown,
         },
     }
     return json.dumps(content, ensure_ascii=False)
+
+
+def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}

@@ -18,14 +18,13 @@ from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.ready import load_ready_projection
 from selhn.pictures.tower_vectors import REDUCED
 from selhn.towers import Preparation
-from selhn.towers.ready import READY
+from selhn.towers.ready import READY, networks
+from selhn.towers.ready.networks import CODES
 
 EMBEDDING = "embedding:"
 Form = Literal["raw", "full", "pca"]
 Detector = Callable[[Image.Image], Float[Tensor, "M 4"]]
 NO_PIXELS = torch.empty(3, 0, 0)
-CODES = 127
-"""The largest code of a pocket folder; coordinates are clipped to it, as in the features of training."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +177,7 @@ def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
         raise SelhnError(
             f"cells is {cells}: a grid has at least one cell per side, and 0 is the picture alone"
         )
-    edges = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
-    low, high = edges[:-1], edges[1:]
-    y, x = torch.meshgrid(torch.arange(cells), torch.arange(cells), indexing="ij")
-    grid = torch.stack([low[x], low[y], high[x], high[y]], dim=-1).flatten(0, 1)
-    return torch.cat([torch.tensor([[0.0, 0, 1, 1]], dtype=torch.float64), grid]).float()
+    return torch.from_numpy(networks.grid_boxes(cells)).float()
 
 
 _grid = lru_cache(16)(grid_boxes)

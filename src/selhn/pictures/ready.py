@@ -14,11 +14,11 @@ from selhn.data import Projection
 from selhn.models import VSE, create_model
 from selhn.search.fit import Fit
 from selhn.towers.ready import CONFIG_FILE, FIT_FILE, FOLDER, HEADS_FILE, INSTALL, PROJECTION_FILE
+from selhn.towers.ready.assembly import LEFT, RIGHT, SCALE
 
 _TOWER = "text.words."
 WORD_VECTORS = f"{_TOWER}bert.embeddings."
 """The part of the text tower that is as published."""
-LEFT, RIGHT, SCALE = ".left", ".right", ".scale"
 
 
 def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:

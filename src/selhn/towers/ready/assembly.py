@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -13,8 +12,18 @@ from safetensors.numpy import load, load_file
 from selhn.base.minilm import minilm_file
 from selhn.base.sealed import digest_file
 from selhn.base.version import __version__
+from selhn.towers.description import (
+    DESCRIPTION_FILE,
+    Cutoff,
+    Description,
+    ImageSide,
+    Parts,
+    TextSide,
+    of_json,
+)
 from selhn.towers.efficientnet_lite import SIZES
 from selhn.towers.graph import Graph
+from selhn.towers.preparation import Preparation
 from selhn.towers.ready import (
     FIT_FILE,
     FOLDER,
@@ -37,7 +46,7 @@ from selhn.towers.ready.networks import (
     text_model,
 )
 
-DESCRIPTION_FILE, TOKENIZER_FILE = "towers.json", "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 NETWORKS = {"image": ("image.onnx", "image.weights"), "text": ("text.onnx", "text.weights")}
 FILES = (*(name for names in NETWORKS.values() for name in names), TOKENIZER_FILE, DESCRIPTION_FILE)
 LEFT, RIGHT, SCALE = ".left", ".right", ".scale"
@@ -65,10 +74,7 @@ def write_towers(folder: Path) -> None:
     tokenizer = minilm_file(TOKENIZER_FILE)
     (folder / TOKENIZER_FILE).write_bytes(tokenizer)
     pieces, longest = json.loads(tokenizer)["model"]["vocab"], config["max_position_embeddings"]
-    content = description(projection, pieces, longest)
-    for name in FILES[:-1]:
-        content["sha256"][name] = digest_file(folder / name)
-        content["about"]["crc32"][name] = checksum(folder / name)
+    content = description(projection, pieces, longest, folder).content()
     (folder / DESCRIPTION_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -90,41 +96,43 @@ def adapted(
     return weights
 
 
-def description(projection: Weights, pieces: Mapping[str, int], max_length: int) -> dict[str, Any]:
-    """What `towers.json` says, except for checksums."""
-    config = ready_config()
-    fit = json.loads((FOLDER / FIT_FILE).read_text(encoding="utf-8"))
+def description(projection: Weights, pieces: Mapping[str, int], longest: int, folder: Path) -> Description:
+    """What `towers.json` says of a folder that has all other files."""
+    config, fit = ready_config(), json.loads((FOLDER / FIT_FILE).read_text(encoding="utf-8"))
     form = hashlib.sha256(b"".join(projection[name].tobytes() for name in ("mean", "components", "scale")))
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused")
     side = SIZES[2].side
-    return {
-        "format": 2,
-        "name": config["name"],
-        "digest": fit["model"],
-        "width": config["settings"]["dim"],
-        "score": "product",
-        "image": {
-            "file": NETWORKS["image"][0],
-            "input": PIXELS,
-            "inputs": [PIXELS],
-            "output": IMAGE,
-            "parts": {"output": PARTS, "boxes": grid_boxes()[1:].tolist()},
-            "features": f"{config['features']}, , {form.hexdigest()[:16]}",
-            "vision": READY,
+    return Description(
+        name=config["name"],
+        digest=fit.pop("model"),
+        width=config["settings"]["dim"],
+        score="product",
+        image=ImageSide(
+            NETWORKS["image"][0],
+            "pixels",
+            (PIXELS,),
+            IMAGE,
+            features=f"{config['features']}, , {form.hexdigest()[:16]}",
+            parts=Parts(PARTS, tuple(map(tuple, grid_boxes()[1:].tolist()))),
+            vision=READY,
+        ),
+        text=TextSide(
+            NETWORKS["text"][0],
+            TOKENS,
+            TEXT,
+            TOKENIZER_FILE,
+            pad_id=pieces["[PAD]"],
+            max_length=longest,
+            special=tuple(sorted(number for piece, number in pieces.items() if piece.startswith(special))),
+            inner_prefix="##",
+        ),
+        pictures=Preparation((side, side), (127.0,) * 3, (128.0,) * 3),
+        cutoff=of_json(Cutoff, FIT_FILE, fit),
+        sha256={name: digest_file(folder / name) for name in FILES[:-1]},
+        about={
+            "model": READY,
+            "trained": config["trained"],
+            "crc32": {name: checksum(folder / name) for name in FILES[:-1]},
+            "versions": {"selhn": __version__},
         },
-        "pictures": {"size": [side, side], "mean": [127.0] * 3, "deviation": [128.0] * 3},
-        "text": {
-            "file": NETWORKS["text"][0],
-            "inputs": list(TOKENS),
-            "output": TEXT,
-            "tokenizer": TOKENIZER_FILE,
-            "pad_id": pieces["[PAD]"],
-            "max_length": max_length,
-            "special": sorted(number for piece, number in pieces.items() if piece.startswith(special)),
-            "inner_prefix": "##",
-        },
-        "cutoff": {name: fit[name] for name in ("counts", "offset", "slope", "learnt")},
-        "sha256": {},
-        "about": {"model": READY, "trained": config["trained"], "crc32": {}},
-        "versions": {"selhn": __version__},
-    }
+    )

@@ -62,7 +62,7 @@ def grid_boxes(cells: int = CELLS) -> Float[np.ndarray, "M 4"]:
     """The whole picture, then cells x cells of it row by row: x1, y1, x2, y2 from 0 to 1."""
     edges = np.arange(cells + 1) / max(1, cells)
     grid = [[edges[x], edges[y], edges[x + 1], edges[y + 1]] for y in range(cells) for x in range(cells)]
-    return np.array([[0, 0, 1, 1], *grid])
+    return np.array([[0.0, 0, 1, 1], *grid])
 
 
 def _regions(graph: Graph, maps: str, side: int) -> str:

@@ -85,7 +85,9 @@ def test_losses(together):
         torch.testing.assert_close(found[f"{name} float32"], truth, rtol=1e-4, atol=1e-5, msg=name)
     truth = ranks_program.alone(TripletSelHN(), steps=steps)
     gradients, alone = slice(1, FIRST.stop), found["wrong: each rank alone"]
-    assert torch.cosine_similarity(alone[gradients], truth[gradients], dim=0) < 0.99, "another loss is trained"
+    assert torch.cosine_similarity(alone[gradients], truth[gradients], dim=0) < 0.99, (
+        "another loss is trained"
+    )
     assert not torch.allclose(alone, truth, rtol=1e-3)
     truth, shrunk = ranks_program.alone(TripletHN(), steps=steps), found["wrong: gathered without gradient"]
     assert shrunk[gradients].norm() < 0.8 * truth[gradients].norm(), "the gradient is smaller, silently"

@@ -26,7 +26,6 @@ from selhn.base.device import choose_device
 from selhn.base.types import to_int8
 from selhn.data import Augmentation, Batches, DenseFeatures, Features, Pairs, Projection, Split, load_data
 from selhn.data.formats.pocket import PocketFeatures, read_projection
-from selhn.diagnose import parameter_norms
 from selhn.eval import recall_from_embeddings
 from selhn.export.calibration import content_words, make_questions
 from selhn.losses import AbstractLoss, create_loss
@@ -38,7 +37,7 @@ from selhn.training import TrainConfig, get_recipe, override
 from selhn.training.average import WeightAverage
 from selhn.training.capture import Stepper, recording_stream
 from selhn.training.loop import train as train_model
-from selhn.training.optim import clipped_step, make_optimizer
+from selhn.training.optim import make_optimizer
 from selhn.training.protocols.self_distillation import divergence
 from selhn.training.run import make_model
 
@@ -269,7 +268,8 @@ class Training:
         value = value / len(widths)
         self.optimizer.zero_grad(set_to_none=True)
         value.backward()
-        clipped_step(self.optimizer, parameter_norms(list(self.model.parameters())), 2.0)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 2.0)
+        self.optimizer.step()
         return {"loss": value.detach()}
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ from selhn.diagnose import Probe, Watch
 from selhn.eval import encode_split, measure_split, score_split
 from selhn.export import towers_of
 from selhn.losses import TripletSelHN
-from selhn.models import vse
+from selhn.models import matcher
 from selhn.search import Item
 from selhn.text import Vocabulary
 from selhn.training import TrainConfig
@@ -45,7 +45,7 @@ def test_types_and_axes_are_checked_while_tests_run(model, while_tests_run, monk
         model.score(torch.rand(2, 4), torch.rand(3, 5))  # "I d" and "T d"
     with pytest.raises(BeartypeCallHintParamViolation):
         selhn.list_losses(3)
-    monkeypatch.setattr(vse, "dot_scores", lambda images, texts: texts)
+    monkeypatch.setattr(matcher, "dot_scores", lambda images, texts: texts[0])
     with pytest.raises(BeartypeCallHintReturnViolation):
         model.score(torch.rand(2, 4), torch.rand(3, 4))  # "I T"
 

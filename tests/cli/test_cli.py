@@ -289,7 +289,7 @@ def test_data(tmp_path):
         (["train", "rvse_selhn_my_data"], "for your own data add data=FOLDER"),
         (
             ["train", "data=world", "data.images=20", "batch_size=500"],
-            "only 100 texts: set batch_size=100 or less",
+            "train has 100 captions: set batch_size=100",
         ),
         (["models", "rvze"], "no model matches 'rvze'"),
         (["data", "show", "world", "images=[1"], "cannot be read"),

@@ -74,6 +74,7 @@ def test_imported_pictures_say_what_made_their_features(tmp_path, monkeypatch, c
 def test_a_name_in_a_file_starts_no_download(tmp_path, monkeypatch, called):
     data = tmp_path / "data"
     data.mkdir()
+    (data / "data.json").write_text("{}")
     (data / "pictures.json").write_text(json.dumps({"extractor": "timm:vit_large"}))
     of(monkeypatch, feature_dim=8)
     monkeypatch.setattr(sources, "load_extractor", lambda name: f"loaded {name}")

@@ -154,7 +154,8 @@ class Batches:
     ):
         if not 1 <= batch_size <= split.num_texts:
             raise SelhnError(
-                f"batch_size is {batch_size} and {split.name} has {split.num_texts} captions: choose from 1 to that"
+                f"batch_size is {batch_size} and {split.name} has {split.num_texts} captions: "
+                f"set batch_size={max(1, min(batch_size, split.num_texts))}, or another from 1 to that"
             )
         if seed < 0:
             raise SelhnError(f"seed is {seed}: choose a whole number of at least 0")

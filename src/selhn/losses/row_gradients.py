@@ -32,7 +32,7 @@ class Arrived(NamedTuple):
     grad: Float[Tensor, "S R"]
 
 
-class Side(NamedTuple):
+class Anchors(NamedTuple):
     """The anchors along one side of a block, as a column or as a row that meets it."""
 
     positive: Tensor
@@ -117,9 +117,9 @@ def _of_block(
     """The gradient by the scores of a block, of its rows alone or of the columns too; adds that by positives."""
     total: Tensor | None = None
     for one in sums:
-        sides = [Side(positive[part, None], one.value[side, part, None], one.grad[side, part, None])]
+        sides = [Anchors(positive[part, None], one.value[side, part, None], one.grad[side, part, None])]
         if both:
-            sides.append(Side(positive[None], one.value[1:], one.grad[1:]))
+            sides.append(Anchors(positive[None], one.value[1:], one.grad[1:]))
         for group in [sides] if one.statistic.alone else [[side] for side in sides]:
             terms, derive = _terms(one, scores, group[0].positive)
             of_scores, of_levels = derive(_weight(one.statistic, terms, group))
@@ -178,7 +178,7 @@ def _derivable(
     return values.detach(), derive_by_autograd
 
 
-def _weight(statistic: Statistic, terms: Tensor, sides: Sequence[Side]) -> Tensor:
+def _weight(statistic: Statistic, terms: Tensor, sides: Sequence[Anchors]) -> Tensor:
     """The gradients of terms, of the anchors of one side or of both."""
     if statistic.reduction != "logsumexp":
         weight = sides[0].grad if len(sides) == 1 else sides[0].grad + sides[1].grad

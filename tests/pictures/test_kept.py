@@ -4,6 +4,7 @@ import torch
 from picture_cases import TinyBackbone, encoded, photo
 
 from selhn.pictures.cache import FeatureCache, cache_file
+from selhn.pictures.decoding import decode_picture
 from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.kept import kept_files, told_size
@@ -44,7 +45,8 @@ def test_towers_take_the_place_of_an_extractor(tmp_path, in_threads):
     store = FeatureCache(tmp_path / "cache", vectors.cached_as, vectors.width, "float32")
     found = list(Extraction(paths, vectors, store, batch_size=8, quiet=True))
     assert [one.path for one in found] == paths
-    wanted = towers.embed_pictures([vectors.decode(path.read_bytes(), "a").image for path in paths])
+    decoded = [decode_picture(path.read_bytes(), "a", resized=towers.resized).image for path in paths]
+    wanted = towers.embed_pictures(decoded)
     np.testing.assert_array_equal(np.stack([one.vector for one in found]), wanted)
     assert len(store) == 4, "two files have the same content"
     calls = len(towers.calls)

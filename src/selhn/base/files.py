@@ -43,6 +43,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn"
 
 
+def data_folder() -> Path:
+    """The user's folder for files that cannot be computed again."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "selhn"
+
+
 def refuse_links(folder: Path, names: Iterable[str] | None = None, deep: bool = True) -> None:
     """Refuse a folder in which some entries, by default all, are links, pipes, devices or sockets.
 

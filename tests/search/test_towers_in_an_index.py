@@ -48,7 +48,7 @@ def test_regions(tmp_path):
     assert [scores["a"], scores["b"]] == pytest.approx((vectors @ vectors[0]).tolist(), abs=1e-5)
     with pytest.raises(SelhnError, match=rf"'c' have shape \(3, 5\): give \(M, {FEATURES}\)"):
         index.add([Item("c", regions[0, :, :5])])
-    with pytest.raises(SelhnError, match="takes no extractor, and pictures only if its features come from"):
+    with pytest.raises(SelhnError, match="takes the regions of pictures.*--extractor NAME"):
         Library.create(None, towers)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_type
 
 
 @runtime_checkable
@@ -65,9 +66,15 @@ class AbstractTowers(ABC):
 
     def with_extractor(self, extractor: Any, device: Any = "cpu") -> "AbstractTowers":
         """These towers with what turns pictures into the regions that they take, or its name, on a device."""
-        raise SelhnError(
-            f"{self.name} takes no extractor, and pictures only if its features come from a vision model that selhn "
-            "knows: leave the extractor out, or index with the run that it was made of"
+        if self.features:
+            raise SelhnError(f"{self.name} takes pictures and needs no extractor: leave the extractor out")
+        raise self.takes_regions()
+
+    def takes_regions(self) -> SelhnError:
+        """The error of a picture that is given to towers of regions."""
+        return SelhnError(
+            f"{self.name} takes the regions of pictures, not pictures: give vectors or regions, or export the model "
+            f"again with its vision model, `selhn export towers RUN OUT --extractor {self.vision or 'NAME'}`"
         )
 
     @abstractmethod
@@ -76,10 +83,7 @@ class AbstractTowers(ABC):
 
     def prepare(self, picture: Image.Image) -> Any:
         """What can be done ahead for an RGB picture, in another thread: the input of `embed_prepared`."""
-        raise SelhnError(
-            f"{self.name} takes the regions of pictures, not pictures: index vectors or regions, or export a model "
-            "whose features come from a vision model that selhn knows"
-        )
+        raise self.takes_regions()
 
     def embed_prepared(self, prepared: Sequence[Any]) -> Float[np.ndarray, "I d"]:
         """The vectors of prepared pictures, float32."""
@@ -87,6 +91,12 @@ class AbstractTowers(ABC):
 
     def embed_pictures(self, pictures: Sequence[Image.Image]) -> Float[np.ndarray, "I d"]:
         """The vectors of RGB pictures, float32."""
+        if isinstance(pictures, Image.Image):
+            raise SelhnError("pictures must be a list of pictures: for one picture, give [picture]")
+        for picture in pictures:
+            require_type("a picture", picture, Image.Image, "open a file with PIL.Image.open(PATH).convert('RGB')")
+            if picture.mode != "RGB":
+                raise SelhnError(f"a picture has the mode {picture.mode}: give picture.convert('RGB')")
         return self.embed_prepared([self.prepare(picture) for picture in pictures])
 
     def embed_regions(

@@ -126,10 +126,7 @@ class Towers(AbstractTowers):
 
     def _preparation(self) -> Preparation:
         if self.description.pictures is None:
-            raise SelhnError(
-                f"{self.name} takes the regions of pictures, not pictures: index vectors or regions, or export a model "
-                "whose features come from a vision model that selhn knows"
-            )
+            raise self.takes_regions()
         return self.description.pictures
 
     def embed_prepared(self, prepared: Sequence[Any]) -> Float[np.ndarray, "I d"]:

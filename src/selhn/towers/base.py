@@ -103,7 +103,10 @@ class AbstractTowers(ABC):
         self, regions: Float[np.ndarray, "I M F"], mask: Bool[np.ndarray, "I M"]
     ) -> Float[np.ndarray, "I d"]:
         """The vectors of pictures whose regions are known, float32."""
-        raise SelhnError(f"{self.name} takes pictures, not regions: give pictures or vectors")
+        raise SelhnError(
+            f"{self.name} takes pictures, not regions: give pictures or vectors, or export the model again with "
+            "--extractor none"
+        )
 
     def embed_parts(self, prepared: Any) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, "M 4"]] | None:
         """Parts of one picture, each as if it were the whole, and their boxes (x1, y1, x2, y2 as shares); None if

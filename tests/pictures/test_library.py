@@ -199,7 +199,9 @@ def test_another_model_for_an_index_of_the_ready_one(ready, folder):
     """It is not another version of the ready model, so `selhn photos` must not be advised."""
     index_pictures(folder, quiet=True)
     other = towers_of(create_model("rvse", tokenizer=small_model().tokenizer, feature_dim=4, dim=6).eval())
-    with pytest.raises(SelhnError, match=r"written by another model \(ready, .* not by this one \(rvse, .*--index"):
+    with pytest.raises(
+        SelhnError, match=r"written by another model \(ready, .* not by this one \(rvse, .*--index"
+    ):
         Library.open(default_index(), other)
 
 

@@ -233,7 +233,9 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
     folder = Path(model).expanduser()
     if folder.is_dir():
         model = str(folder.absolute())
-    asks = "give it with --model, or towers=open_towers(...), by its folder or by a name that may be downloaded"
+    asks = (
+        "give it with --model, or towers=open_towers(...), by its folder or by a name that may be downloaded"
+    )
     if local_only and kind != "transformers":
         raise NotFound(f"the index names the model {source}, which is opened only if you ask for it: {asks}")
     if local_only and folder.is_absolute() and not folder.is_dir():

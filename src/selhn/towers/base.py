@@ -94,7 +94,9 @@ class AbstractTowers(ABC):
         if isinstance(pictures, Image.Image):
             raise SelhnError("pictures must be a list of pictures: for one picture, give [picture]")
         for picture in pictures:
-            require_type("a picture", picture, Image.Image, "open a file with PIL.Image.open(PATH).convert('RGB')")
+            require_type(
+                "a picture", picture, Image.Image, "open a file with PIL.Image.open(PATH).convert('RGB')"
+            )
             if picture.mode != "RGB":
                 raise SelhnError(f"a picture has the mode {picture.mode}: give picture.convert('RGB')")
         return self.embed_prepared([self.prepare(picture) for picture in pictures])

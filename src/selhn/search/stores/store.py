@@ -73,8 +73,8 @@ class Identity:
         if own.model != self.model:
             raise SelhnError(
                 f"{path} was written by another model ({name}, {self.model}), not by this one "
-                f"({own_name}, {own.model}): leave the model out, or make another index for it at another path, such as "
-                "--index NAME"
+                f"({own_name}, {own.model}): leave the model out, or make another index for it at another "
+                "path, such as --index NAME"
             )
         if own.width != self.width:
             raise Damaged(

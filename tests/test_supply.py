@@ -258,3 +258,10 @@ def row(name, use, asked, brought):
 
 if __name__ == "__main__":
     write(sys.argv[1:])
+
+
+def test_every_extra_that_a_message_names_exists():
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    asked = [names for source in sources for names in re.findall(r"pip_install\('([\w,]+)'\)", source)]
+    assert len(asked) > 10
+    assert {name for names in asked for name in names.split(",")} <= set(EXTRAS)

@@ -6,13 +6,14 @@ import jaxtyping
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
+from PIL import Image
 
 import selhn
 from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.data import register_format
 from selhn.diagnose import Probe, Watch
 from selhn.eval import encode_split, measure_split, score_split
-from selhn.export import towers_of
+from selhn.export import calibrate, export_towers, towers_of
 from selhn.losses import TripletSelHN
 from selhn.models import matcher
 from selhn.search import Item
@@ -54,6 +55,8 @@ def train(model, data, loss):
     selhn.train(model, data, loss, epochs=1, batch_size=16, quiet=True)
 
 
+GREY = Image.new("L", (4, 4))
+
 CALLS = {
     "train, swapped": (lambda m, d: selhn.train(d, m, TripletSelHN()), "model must be .*got Data: .*train(model, data"),
     "train, a name for a model": (lambda m, d: selhn.train("rvse", d, TripletSelHN()), "got 'rvse': .*create_model"),
@@ -67,8 +70,15 @@ CALLS = {
     "evaluate, swapped": (lambda m, d: selhn.evaluate(d.test, m), "model must be .*got Split: the model comes first"),
     "Index.build, a model": (
         lambda m, d: selhn.Index.build(m, []),
-        "a VSE is none: for a model, Index.build(towers_of(model), ...)",
+        "not an object of class VSE: for a model, Index.build(towers_of(model), ...)",
     ),
+    "open_towers, a model": (lambda m, d: selhn.open_towers(m), "path must be a name .*got VSE: .*towers_of(model)"),
+    "open_towers, a wrong path": (lambda m, d: selhn.open_towers("nowhere"), "nowhere does not exist: name a towers"),
+    "embed_pictures, a path": (lambda m, d: towers_of(m).embed_pictures(["dog.jpg"]), "got 'dog.jpg': open a file"),
+    "embed_pictures, one": (lambda m, d: towers_of(m).embed_pictures(GREY), "for one picture, give [picture]"),
+    "embed_pictures, grey": (lambda m, d: towers_of(m).embed_pictures([GREY]), "the mode L: give picture.convert"),
+    "calibrate, towers": (lambda m, d: calibrate(towers_of(m), d), "model must be .*got MatcherTowers: .*load_model"),
+    "export_towers, a run": (lambda m, d: export_towers("runs/rvse", "out"), "got 'runs/rvse': .*load_model"),
     "Index.build, names": (
         lambda m, d: selhn.Index.build(towers_of(m), ["dog.jpg"]),
         "an item must be .*'dog.jpg': give Item(",

@@ -91,6 +91,10 @@ def test_what_is_missing(saved, tmp_path):
     for path in (Index.create(towers_of(load_model(saved)), tmp_path / "made").path, tmp_path / "none"):
         with pytest.raises(ValueError, match="nothing to index: name a folder of pictures"):
             fill_index(None, path, None)
+    with pytest.raises(
+        ValueError, match="was trained on: name a folder of pictures or a data set, `selhn index"
+    ):
+        fill_index(None, tmp_path / "none", saved)
     with pytest.raises(ValueError, match="there is no index .* yet: name a run"):
         fill_index("world", tmp_path / "none", None)
     with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index ~/Pictures`"):

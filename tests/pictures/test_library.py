@@ -195,6 +195,16 @@ def test_an_index_of_other_things(ready, folder, tmp_path, monkeypatch):
         index_pictures(folder, extractor="timm:resnet18")
 
 
+def test_another_model_for_an_index_of_the_ready_one(ready, folder):
+    """It is not another version of the ready model, so `selhn photos` must not be advised."""
+    index_pictures(folder, quiet=True)
+    other = towers_of(create_model("rvse", tokenizer=small_model().tokenizer, feature_dim=4, dim=6).eval())
+    with pytest.raises(
+        SelhnError, match=r"written by another model \(ready, .* not by this one \(rvse, .*--index"
+    ):
+        Library.open(default_index(), other)
+
+
 def test_other_weights_are_refused_wherever_they_would_be_used(ready, folder, tmp_path, monkeypatch):
     """Adding, asking with a file and uploading all open the extractor in one place, which compares its identity."""
     index_pictures(folder, quiet=True)

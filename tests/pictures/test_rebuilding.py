@@ -7,7 +7,7 @@ import pytest
 from picture_cases import TinyBackbone, encoded, photo, stand_in
 from pictures.test_library import small_model
 
-from selhn.base.errors import Linked, Outdated
+from selhn.base.errors import Linked, Outdated, SelhnError
 from selhn.export import towers_of
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
@@ -122,10 +122,10 @@ def test_a_folder_that_is_missing(tmp_path, computed):
 
 
 def test_a_model_that_was_asked_for_is_not_replaced(tmp_path, computed):
-    with pytest.raises(Outdated):
+    with pytest.raises(SelhnError, match="written by another model"):
         open_or_start_again(tmp_path / "i", towers_of(new_model()))
     new_model().save(tmp_path / "m")
-    with pytest.raises(Outdated):
+    with pytest.raises(SelhnError, match="written by another model"):
         list(bring_up_to_date(tmp_path / "i", [tmp_path / "Pictures"], tmp_path / "m"))
     assert len(Index.load(tmp_path / "i", towers_of(small_model()))) == 6
 

@@ -285,6 +285,15 @@ def test_what_is_not_a_pair_of_towers(transformers, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_why_a_library_cannot_open_a_model_is_one_line(monkeypatch):
+    def offline(*_):
+        raise OSError("cannot connect\n  Check your connection")
+
+    monkeypatch.setattr("selhn.pictures.two_towers.TransformersTowers", offline)
+    with pytest.raises(SelhnError, match=r"cannot open 'a/b' \(cannot connect Check your connection\)"):
+        load_model("transformers:a/b")
+
+
 def test_it_is_measured_on_a_data_set_of_pictures(made, photos, tmp_path):
     _, folder = made
     (tmp_path / "captions.csv").write_text(

@@ -5,7 +5,7 @@ import pytest
 from picture_cases import encoded, photo
 from tower_cases import FEATURES, WIDTH, write_towers
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, SelhnError
 from selhn.pictures import Library
 from selhn.search import Index, Item
 from selhn.towers import open_towers
@@ -48,7 +48,7 @@ def test_regions(tmp_path):
     assert [scores["a"], scores["b"]] == pytest.approx((vectors @ vectors[0]).tolist(), abs=1e-5)
     with pytest.raises(SelhnError, match=rf"'c' have shape \(3, 5\): give \(M, {FEATURES}\)"):
         index.add([Item("c", regions[0, :, :5])])
-    with pytest.raises(SelhnError, match="takes no extractor, and pictures only if its features come from"):
+    with pytest.raises(SelhnError, match="takes the regions of pictures.*--extractor NAME"):
         Library.create(None, towers)
 
 
@@ -75,3 +75,16 @@ def test_a_digest_that_leads_elsewhere_is_refused(tmp_path):
     with pytest.raises(SelhnError, match="which is not one"):
         Index.build(towers, items(), tmp_path / "i")
     assert not (tmp_path / "outside").exists()
+
+
+def test_what_the_towers_lack_is_one_error_and_not_one_per_picture(tmp_path):
+    folder = write_towers(tmp_path / "towers")
+    towers = open_towers(folder)
+    (tmp_path / "Pictures").mkdir()
+    for number in range(3):
+        (tmp_path / "Pictures" / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    library = Library.create(None, towers)
+    (folder / "image.onnx").write_bytes(b"damaged")
+    with pytest.raises(Damaged, match=r"image\.onnx is not what was written"):
+        library.apply(library.plan(library.scan(tmp_path / "Pictures")), cache=tmp_path / "cache", quiet=True)
+    assert len(library.index) == 0

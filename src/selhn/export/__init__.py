@@ -1,4 +1,4 @@
-"""Models to towers that search without torch, and embeddings in clip-retrieval's layout."""
+"""Models to towers, which need no torch, and embeddings in clip-retrieval's layout."""
 
 from selhn.export.calibration import calibrate, write_cutoff
 from selhn.export.clip_retrieval import embeddings_of_index, embeddings_of_split, write_clip_retrieval

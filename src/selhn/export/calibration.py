@@ -14,6 +14,7 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.files import refuse_links, write_whole
+from selhn.base.names import require_type
 from selhn.base.untrusted import read_json
 from selhn.data import Data, Split
 from selhn.data.batches import image_blocks
@@ -184,6 +185,7 @@ def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) 
     The cut-off is the lowest at which a share of `precision` of the pictures called matches are right,
     averaged over the questions with such pictures. `find_matches` decides what is right.
     """
+    require_type("model", model, AbstractMatcher, "open one with load_model(...)")
     questions = make_questions(data.dev, data.train)
     counts = Counter(word for caption in data.train.captions for word in set(words_of(caption)))
     known = {word: min(times, FAMILIAR) for word, times in sorted(counts.items()) if times >= RARE}

@@ -20,6 +20,7 @@ from torch import Tensor
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.folders import new_folder
+from selhn.base.names import require_type
 from selhn.base.sealed import digest_file
 from selhn.base.version import __version__
 from selhn.eval.stored import digest_of
@@ -69,6 +70,7 @@ def export_towers(
             `image.onnx`, which takes pixels. A model of another library has its own.
         vision: the name of that extractor, if only its name is known.
     """
+    require_type("model", model, AbstractMatcher, "open one with load_model(...)")
     if isinstance(model, TwoTowers):
         extractor = model.require_own(extractor or model.extractor)
     width = width_of(model)  # refuses a model that has none

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, MissingExtra, SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
@@ -98,6 +98,7 @@ class Extraction:
         if self.batch_size < 1 or self.workers < 1:
             raise SelhnError(f"batch_size {self.batch_size} and workers {self.workers} must be at least 1")
         self.in_workers = self.extractor.in_threads
+        self._of_model: SelhnError | None = None
 
     def __iter__(self) -> Generator[PictureRegions, None, None]:
         pictures = self._read_ahead()
@@ -145,6 +146,8 @@ class Extraction:
                 PictureRegions(path, key, self._prepare(picture), None, picture.notes, facts=picture.facts)
             ]
         except SelhnError as error:
+            if error is self._of_model:
+                raise
             return [PictureRegions(path, refused=str(error))]
 
     def _read_video(self, path: Path) -> list[PictureRegions]:
@@ -161,8 +164,12 @@ class Extraction:
         return found
 
     def _prepare(self, picture: Picture) -> Prepared | Any:
-        prepared = self.extractor.prepare(picture.image)
-        return self.extractor.compute(prepared) if self.in_workers else prepared
+        try:
+            prepared = self.extractor.prepare(picture.image)
+            return self.extractor.compute(prepared) if self.in_workers else prepared
+        except (Damaged, MissingExtra) as error:  # all pictures would be left out
+            self._of_model = error
+            raise
 
     def _compute(self, batch: Sequence[PictureRegions]) -> None:
         """Compute and store what is new; pictures of the same content are stored once."""

@@ -233,7 +233,9 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
     folder = Path(model).expanduser()
     if folder.is_dir():
         model = str(folder.absolute())
-    asks = "give it with --model, or model=load_model(...), by its folder or by a name that may be downloaded"
+    asks = (
+        "give it with --model, or towers=open_towers(...), by its folder or by a name that may be downloaded"
+    )
     if local_only and kind != "transformers":
         raise NotFound(f"the index names the model {source}, which is opened only if you ask for it: {asks}")
     if local_only and folder.is_absolute() and not folder.is_dir():
@@ -252,6 +254,5 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
             raise NotFound(
                 f"the index names the model {source}, which cannot be opened here: {asks}"
             ) from error
-        raise SelhnError(
-            f"{kind} cannot open {model!r} ({str(error)[:200]}): check its name, or its files"
-        ) from error
+        why = " ".join(str(error).split())[:200]
+        raise SelhnError(f"{kind} cannot open {model!r} ({why}): check its name, or its files") from error

@@ -27,7 +27,7 @@ def require_towers(towers: object) -> None:
         raise SelhnError(f"an index takes towers, not a name: Index.build(open_towers({str(towers)!r}), ...)")
     if not isinstance(towers, AbstractTowers):
         raise SelhnError(
-            f"an index takes towers, and a {type(towers).__name__} is none: for a model, "
+            f"an index takes towers, not an object of class {type(towers).__name__}: for a model, "
             "Index.build(towers_of(model), ...), after `from selhn import towers_of`"
         )
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_type
 from selhn.towers.description import Cutoff
 
 
@@ -66,9 +67,15 @@ class AbstractTowers(ABC):
 
     def with_extractor(self, extractor: Any, device: Any = "cpu") -> "AbstractTowers":
         """These towers with what turns pictures into the regions that they take, or its name, on a device."""
-        raise SelhnError(
-            f"{self.name} takes no extractor, and pictures only if its features come from a vision model that selhn "
-            "knows: leave the extractor out, or index with the run that it was made of"
+        if self.features:
+            raise SelhnError(f"{self.name} takes pictures and needs no extractor: leave the extractor out")
+        raise self.takes_regions()
+
+    def takes_regions(self) -> SelhnError:
+        """The error of a picture that is given to towers of regions."""
+        return SelhnError(
+            f"{self.name} takes the regions of pictures, not pictures: give vectors or regions, or export the model "
+            f"again with its vision model, `selhn export towers RUN OUT --extractor {self.vision or 'NAME'}`"
         )
 
     @abstractmethod
@@ -77,27 +84,32 @@ class AbstractTowers(ABC):
 
     def prepare(self, picture: Image.Image) -> Any:
         """What can be done ahead for an RGB picture, in another thread: the input of `embed_prepared`."""
-        raise self._without_pictures()
+        raise self.takes_regions()
 
     def embed_prepared(self, prepared: Sequence[Any]) -> Float[np.ndarray, "I d"]:
         """The vectors of prepared pictures, float32."""
-        raise self._without_pictures()
-
-    def _without_pictures(self) -> SelhnError:
-        return SelhnError(
-            f"{self.name} takes the regions of pictures, not pictures: index vectors or regions, or export a model "
-            "whose features come from a vision model that selhn knows"
-        )
+        raise self.takes_regions()
 
     def embed_pictures(self, pictures: Sequence[Image.Image]) -> Float[np.ndarray, "I d"]:
         """The vectors of RGB pictures, float32."""
+        if isinstance(pictures, Image.Image):
+            raise SelhnError("pictures must be a list of pictures: for one picture, give [picture]")
+        for picture in pictures:
+            require_type(
+                "a picture", picture, Image.Image, "open a file with PIL.Image.open(PATH).convert('RGB')"
+            )
+            if picture.mode != "RGB":
+                raise SelhnError(f"a picture has the mode {picture.mode}: give picture.convert('RGB')")
         return self.embed_prepared([self.prepare(picture) for picture in pictures])
 
     def embed_regions(
         self, regions: Float[np.ndarray, "I M F"], mask: Bool[np.ndarray, "I M"]
     ) -> Float[np.ndarray, "I d"]:
         """The vectors of pictures whose regions are known, float32."""
-        raise SelhnError(f"{self.name} takes pictures, not regions: give pictures or vectors")
+        raise SelhnError(
+            f"{self.name} takes pictures, not regions: give pictures or vectors, or export the model again with "
+            "--extractor none"
+        )
 
     def embed_parts(self, prepared: Any) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, "M 4"]] | None:
         """Parts of one picture, each as if it were the whole, and their boxes (x1, y1, x2, y2 as shares); None if

@@ -33,7 +33,7 @@ class OnnxSession:
         try:
             onnxruntime = import_onnxruntime()
         except ImportError as missing:
-            raise MissingExtra(f"towers need {missing.name}: {pip_install('photos')}") from None
+            raise MissingExtra(f"towers need {missing.name}: {pip_install('search')}") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = MOST_SEVERE

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import HIGHER, NAMED_TOWERS, named_object
 from selhn.towers.base import AbstractTowers
 from selhn.towers.description import DESCRIPTION_FILE
@@ -16,11 +17,20 @@ def open_towers(path: Path | str) -> AbstractTowers:
             takes: a saved model, a run, or both towers of another library, "transformers:NAME", which that library may
             download.
     """
+    if not isinstance(path, str | Path):
+        raise SelhnError(
+            f"path must be a name or a folder, got {type(path).__name__}: for a model of torch, towers_of(model)"
+        )
     folder = Path(path).expanduser()
     if (folder / DESCRIPTION_FILE).is_file():
         return Towers.open(folder)
     if not folder.exists() and str(path) in NAMED_TOWERS:
         return named_object(NAMED_TOWERS[str(path)])(str(path))
+    if not folder.exists() and ":" not in str(path):
+        raise NotFound(
+            f"{path} does not exist: name a towers folder, a run, a saved model, {', '.join(NAMED_TOWERS)} or "
+            "transformers:FOLDER"
+        )
     return named_object(HIGHER["model"])(path)
 
 

@@ -43,7 +43,7 @@ class FileTokenizer:
         try:
             import tokenizers
         except ImportError as error:
-            raise MissingExtra(f"sentences need the tokenizers library: {pip_install('photos')}") from error
+            raise MissingExtra(f"sentences need the tokenizers library: {pip_install('search')}") from error
         content, start, end = read_tokenizer(path)
         self._path = path
         with _failing(path):

@@ -134,13 +134,13 @@ def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]
     return load_model(run), open_data(run, data)
 
 
-def open_data(run: Path, data: str | None = None) -> Data:
-    """The data a run was trained on unless other data is named."""
+def open_data(run: Path, data: str | None = None, advice: str = "name some with --data") -> Data:
+    """The data a run was trained on unless other data is named; `advice` is for a run that does not say."""
     if data is not None:
         return load_data(data)
     config = None if RunFolder(run).config is None else RunConfig.of_run(run)
     if config is None or config.data.startswith(OWN):
-        raise SelhnError(f"{run} does not say what data it was trained on: name some with --data")
+        raise SelhnError(f"{run} does not say what data it was trained on: {advice}")
     return load_data(config.data, **config.data_settings)
 
 

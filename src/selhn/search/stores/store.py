@@ -62,17 +62,19 @@ class Identity:
     def require(self, towers: AbstractTowers, path: Path | str) -> None:
         """Refuse towers that did not write the index at `path`."""
         own = Identity.of(towers, self.precision, {})
-        if own.model != self.model and str(self.about.get("model")) in NAMED_TOWERS:
+        name, own_name = self.about.get("model", self.model_name), own.about.get("model", own.model_name)
+        if own.model != self.model and name == own_name and name in NAMED_TOWERS:
             raise Outdated(
-                f"{path} was made with another version of the model {self.about['model']!r}, "
+                f"{path} was made with another version of the model {name!r}, "
                 "and their vectors cannot be compared: `selhn photos` makes it again by itself; "
                 "or rename that folder and make it again with `selhn index`; albums stay if you then copy "
                 "albums.json from the old folder into the new one"
             )
         if own.model != self.model:
             raise SelhnError(
-                f"{path} was written by another model ({self.model_name}, {self.model}), not by this one "
-                f"({own.model_name}, {own.model}): build another index for it"
+                f"{path} was written by another model ({name}, {self.model}), not by this one "
+                f"({own_name}, {own.model}): leave the model out, or make another index for it at another "
+                "path, such as --index NAME"
             )
         if own.width != self.width:
             raise Damaged(

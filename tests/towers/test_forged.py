@@ -54,6 +54,7 @@ def set_at(*path):
         set_at(("bank", "unlisted.npy")), set_at(("pictures", None)), set_at(("cutoff", {"counts": {"a": 1}})),
         set_at(("cutoff", {"counts": {"a": 0.5}, "offset": [1] * 4, "slope": [1] * 4})),
         set_at(("cutoff", {"counts": {}, "offset": [1] * 4, "slope": [float("nan")] * 4})),
+        set_at(("name", "a\x1b[2Jb")), set_at(("name", "\udcff")), set_at("image", ("features", "\udcff")),
         set_at("image", ("file", "/etc/passwd")), set_at("image", ("file", "towers.json")),
         set_at("image", ("input", "sound")), set_at("image", ("inputs", ["a", "b"])), set_at("image", ("mirror", True)),
         set_at("image", ("parts", {"output": "p", "boxes": [[0, 0, 2, 1]]})),

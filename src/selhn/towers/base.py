@@ -70,6 +70,11 @@ class AbstractTowers(ABC):
             "knows: leave the extractor out, or index with the run that it was made of"
         )
 
+    @property
+    def picture_digest(self) -> str:
+        """Identifies the vectors of pictures in the cache that all towers share: never what a file says about itself."""
+        return self.digest
+
     @abstractmethod
     def embed_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "T d"]:
         """The vectors of sentences, float32."""

@@ -232,6 +232,8 @@ def _text(content: Mapping[str, Any], name: str, longest: int, otherwise: Any = 
     found = _value(content, name, str, otherwise)
     if len(found) > longest:
         raise SelhnError(f"{name} has {len(found):,} characters, {longest} at the most are allowed")
+    if not found.isprintable():  # it is shown, and half a character cannot be written
+        raise SelhnError(f"{name} has characters that cannot be printed: {found[:100]!r}")
     return found
 
 

@@ -1,8 +1,11 @@
 """Towers of a folder: sentences and pictures to vectors with onnxruntime, numpy and tokenizers."""
 
+import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -83,6 +86,15 @@ class Towers(AbstractTowers):
         """Which scores mean a match: what `selhn.search.Fit` is built from; None if that was not learnt."""
         found = self.description.cutoff
         return None if found is None else dict(found)
+
+    @property
+    def picture_digest(self) -> str:
+        """The SHA-256 of all that computes them; a stranger can write the `digest` of other towers into `towers.json`."""
+        image, sums = self.description.image, self.description.sha256
+        files = {name: sums[name] for name in sorted([image.file, *self._weights_of(image.file)])}
+        pictures = self.description.pictures
+        parts = [asdict(image), None if pictures is None else asdict(pictures), files]
+        return sha256(json.dumps(parts).encode()).hexdigest()
 
     @cached_property
     def bank(self) -> Float[np.ndarray, "n d"] | None:

@@ -1,5 +1,6 @@
 """Towers of a stranger: every kind of forgery is refused once, before anything runs or in the first run."""
 
+import base64
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from tower_cases import (
 
 from selhn.base.errors import Damaged, Linked, SelhnError
 from selhn.towers import Towers, first_run, onnx_check
+from selhn.towers.tokenizer import read_tokenizer
 from selhn.towers.words import word_tokenizer
 
 
@@ -394,6 +396,8 @@ TOKENIZERS = {
     "an unknown model": forged_tokenizer(set_at("model", ("type", "Python"))),
     "an own regular expression": forged_tokenizer(set_at("pre_tokenizer", ("pattern", {"Regex": "(a+)+$"}))),
     "an unknown step": forged_tokenizer(set_at(("normalizer", {"type": "Exec"}))),
+    "a step without a name": forged_tokenizer(set_at(("normalizer", {"pattern": {"String": "q"}, "content": ""}))),
+    "an endless setting": forged_tokenizer(set_at("model", ("unk_token", "q" * 999))),
     "ids that are none": forged_tokenizer(set_at("model", ("vocab", {"a": -1, "<unk>": 0}))),
     "ids far apart": forged_tokenizer(set_at("model", ("vocab", {"a": 10**9, "<unk>": 0}))),
     "no pieces": forged_tokenizer(set_at("model", ("vocab", {}))),
@@ -413,6 +417,47 @@ def test_tokenizers_are_checked(tmp_path, trusted, how):
     folder = write_towers(tmp_path / "towers", files=[("tokenizer.json", TOKENIZERS[how])])
     with pytest.raises(Damaged, match="tokenizer"):
         Towers.open(folder).embed_texts(["a dog"])
+
+
+def replaced(pattern, content):
+    return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+
+
+def characters(longest):
+    """A table in which no character leads to the one text that it has."""
+    return base64.b64encode((1024).to_bytes(4, "little") + bytes(1024) + b"q" * longest + b"\0").decode()
+
+
+def as_bytes(**how):
+    return {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False, "trim_offsets": True, **how}
+
+
+GROWING = {
+    "by doubling": [replaced("q", "qq")] * 30,
+    "at once": [replaced("q", "q" * 10**6)],
+    "everywhere": [replaced("", "q")],
+    "by what letters stand for": [replaced(" ", "\ufdfa"), {"type": "NFKD"}] * 4,
+    "by bytes": [as_bytes()] * 30,
+    "by a table": [{"type": "Precompiled", "precompiled_charsmap": characters(10**6)}],
+    "by a table that is none": [{"type": "Precompiled", "precompiled_charsmap": "?"}],
+    "by no table": [{"type": "Precompiled"}],
+}
+
+
+@pytest.mark.parametrize("how", GROWING)
+def test_a_text_does_not_grow_without_end(tmp_path, trusted, how):
+    steps = {"type": "Sequence", "normalizers": GROWING[how]}
+    files = [("tokenizer.json", forged_tokenizer(set_at(("normalizer", steps))))]
+    with pytest.raises(Damaged, match="tokenizer"):
+        _ = Towers.open(write_towers(tmp_path / "towers", files=files)).tokenizer
+
+
+def test_a_text_may_grow_as_in_known_models(tmp_path, trusted):
+    table = {"type": "Precompiled", "precompiled_charsmap": characters(33)}
+    steps = {"type": "Sequence", "normalizers": [table, {"type": "Lowercase"}, replaced(" ", "\u2581")]}
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(forged_tokenizer(set_at(("normalizer", steps))))
+    assert read_tokenizer(path)[0]["normalizer"] == steps
 
 
 def test_a_text_needs_room_for_a_word(tmp_path, trusted):

@@ -152,7 +152,7 @@ def _image(content: Mapping[str, Any]) -> ImageSide:
         feature_dim=_number(content, "feature_dim", MOST_WIDTH, kind == "regions"),
         part_output=None if parts is None else _text(parts, "output", 200),
         boxes=() if parts is None else _boxes(_value(parts, "boxes", tuple)),
-        vision=_value(content, "vision", str, None),
+        vision=_text(content, "vision", 1000, "") or None,
     )
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -378,6 +379,21 @@ def test_without_a_cache_it_is_tried_every_time(tmp_path, monkeypatch):
     Towers.open(folder)
     Towers.open(folder)
     assert len(runs) == 2
+
+
+class Closed(type(Path())):
+    """A file in a folder that is not this user's."""
+
+    def is_file(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+
+def test_in_a_cache_of_someone_else_nothing_has_passed(tmp_path, monkeypatch):
+    folder, runs = write_towers(tmp_path / "towers"), []
+    monkeypatch.setattr("selhn.towers.towers.first_run", lambda *given: runs.append(given))
+    monkeypatch.setattr(first_run, "_mark", lambda description: Closed(tmp_path / "mark"))
+    Towers.open(folder)
+    assert len(runs) == 1
 
 
 # Tokenizers

@@ -76,6 +76,15 @@ def test_values_are_checked(folder, change):
     refused(folder)
 
 
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_networks_are_onnx(folder, side):
+    """onnxruntime chooses by the name how it reads a file, and one file can be valid in both ways."""
+    (folder / f"{side}.onnx").rename(folder / f"{side}.ort")
+    change_description(folder, lambda content: content.update(sha256=sums(folder)))
+    change_description(folder, set_at(side, ("file", f"{side}.ort")))
+    refused(folder, "onnx")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 2}', "[" * 10**5, "\udcff"])
 def test_what_is_no_description(folder, text):
     (folder / "towers.json").write_bytes(text.encode("utf-8", "surrogateescape"))

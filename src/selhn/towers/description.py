@@ -144,7 +144,7 @@ def _image(content: Mapping[str, Any]) -> ImageSide:
     if parts is not None:
         _only(parts, "parts", {"output", "boxes"})
     return ImageSide(
-        file=_plain(_value(content, "file", str)),
+        file=_network(content),
         input=kind,
         inputs=_names(content, 1 if kind == "pixels" else 2),
         output=_text(content, "output", 200),
@@ -162,7 +162,7 @@ def _words(content: Mapping[str, Any]) -> TextSide:
     if len(special) > MOST_IDS or not all(type(i) is int and 0 <= i < MOST_IDS for i in special):
         raise SelhnError(f"special holds something that is not an id below {MOST_IDS:,}")
     return TextSide(
-        file=_plain(_value(content, "file", str)),
+        file=_network(content),
         inputs=_names(content, 2),
         output=_text(content, "output", 200),
         tokenizer=_plain(_value(content, "tokenizer", str, "tokenizer.json")),
@@ -254,6 +254,14 @@ def _names(content: Mapping[str, Any], number: int) -> tuple[str, ...]:
 def _plain(name: str) -> str:
     if not _PLAIN.fullmatch(name) or name == DESCRIPTION_FILE:
         raise SelhnError(f"{name[:100]!r} is not a plain file name")
+    return name
+
+
+def _network(content: Mapping[str, Any]) -> str:
+    """The file of a network; onnxruntime reads one called `.ort` in another format, which `check_graph` does not know."""
+    name = _plain(_value(content, "file", str))
+    if not name.endswith(".onnx"):
+        raise SelhnError(f"the file of a network must end with .onnx, not {name!r}")
     return name
 
 

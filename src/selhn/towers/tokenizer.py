@@ -36,8 +36,8 @@ _GROWTH = {
     **{"Lowercase": 2, "Prepend": 2, "ByteLevel": 2, "Metaspace": 2},
 }
 """How many times as long a step can make a text; others as their content says, or not at all."""
-MOST_GROWTH = 10_000
-"""Of all steps; that of our vocabularies is 96, that of SigLIP below 1,000."""
+MOST_GROWTH = 1_000
+"""Of all steps together; our vocabularies have 96."""
 MOST_CHARACTERS = 100
 """Of every text in a step or in the settings of the model."""
 

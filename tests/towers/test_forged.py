@@ -421,7 +421,9 @@ TOKENIZERS = {
     "an unknown model": forged_tokenizer(set_at("model", ("type", "Python"))),
     "an own regular expression": forged_tokenizer(set_at("pre_tokenizer", ("pattern", {"Regex": "(a+)+$"}))),
     "an unknown step": forged_tokenizer(set_at(("normalizer", {"type": "Exec"}))),
-    "a step without a name": forged_tokenizer(set_at(("normalizer", {"pattern": {"String": "q"}, "content": ""}))),
+    "a step without a name": forged_tokenizer(
+        set_at(("normalizer", {"pattern": {"String": "q"}, "content": ""}))
+    ),
     "an endless setting": forged_tokenizer(set_at("model", ("unk_token", "q" * 999))),
     "ids that are none": forged_tokenizer(set_at("model", ("vocab", {"a": -1, "<unk>": 0}))),
     "ids far apart": forged_tokenizer(set_at("model", ("vocab", {"a": 10**9, "<unk>": 0}))),

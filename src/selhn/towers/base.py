@@ -72,7 +72,7 @@ class AbstractTowers(ABC):
 
     @property
     def picture_digest(self) -> str:
-        """Identifies the vectors of pictures in the cache that all towers share: never what a file says about itself."""
+        """Identifies the vectors of pictures in the cache that all towers share; no file can choose it."""
         return self.digest
 
     @abstractmethod

@@ -258,7 +258,7 @@ def _plain(name: str) -> str:
 
 
 def _network(content: Mapping[str, Any]) -> str:
-    """The file of a network; onnxruntime reads one called `.ort` in another format, which `check_graph` does not know."""
+    """The file of a network; onnxruntime reads one called `.ort` in another format, unknown to `check_graph`."""
     name = _plain(_value(content, "file", str))
     if not name.endswith(".onnx"):
         raise SelhnError(f"the file of a network must end with .onnx, not {name!r}")

@@ -179,12 +179,16 @@ def _check_steps(path: Path, parts: list[Any]) -> None:
         if isinstance(part, list):
             parts += part
         elif isinstance(part, str) and len(part) > MOST_CHARACTERS:
-            raise Damaged(f"{path} has a step with a text of {len(part):,} characters, which selhn does not run")
+            raise Damaged(
+                f"{path} has a step with a text of {len(part):,} characters, which selhn does not run"
+            )
         elif not isinstance(part, dict):
             continue
         elif len(part) == 1 and "String" in part:
             if part["String"] == "":
-                raise Damaged(f"{path} has a step that finds its pattern everywhere, which selhn does not run")
+                raise Damaged(
+                    f"{path} has a step that finds its pattern everywhere, which selhn does not run"
+                )
             parts += part.values()
         elif len(part) == 1 and "Regex" in part:
             if not _is_one(part["Regex"], PATTERNS):
@@ -195,7 +199,9 @@ def _check_steps(path: Path, parts: list[Any]) -> None:
             growth *= _growth(path, part)
             parts += [value for name, value in part.items() if name != _CHARACTERS]
     if growth > MOST_GROWTH:
-        raise Damaged(f"{path} has steps that can make a text {growth:.0e} times as long: selhn does not run them")
+        raise Damaged(
+            f"{path} has steps that can make a text {growth:.0e} times as long: selhn does not run them"
+        )
 
 
 def _growth(path: Path, step: dict[str, Any]) -> int:
@@ -207,7 +213,9 @@ def _growth(path: Path, step: dict[str, Any]) -> int:
     try:  # the length of a table, the table, and what characters become
         raw = base64.b64decode(step[_CHARACTERS], validate=True)
     except (KeyError, TypeError, ValueError):
-        raise Damaged(f"{path} has a table of characters that cannot be read: copy the folder again") from None
+        raise Damaged(
+            f"{path} has a table of characters that cannot be read: copy the folder again"
+        ) from None
     table = 4 + int.from_bytes(raw[:4], "little")
     return max(1, *map(len, raw[table:].split(b"\0")))
 

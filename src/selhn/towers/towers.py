@@ -89,7 +89,7 @@ class Towers(AbstractTowers):
 
     @property
     def picture_digest(self) -> str:
-        """The SHA-256 of all that computes them; a stranger can write the `digest` of other towers into `towers.json`."""
+        """The SHA-256 of all that computes them; `digest` is what `towers.json` says, which a stranger can choose."""
         image, sums = self.description.image, self.description.sha256
         files = {name: sums[name] for name in sorted([image.file, *self._weights_of(image.file)])}
         pictures = self.description.pictures

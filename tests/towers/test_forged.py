@@ -28,6 +28,7 @@ from tower_cases import (
 
 from selhn.base.errors import Damaged, Linked, SelhnError
 from selhn.towers import Towers, first_run, onnx_check
+from selhn.towers.graph import _field, _integer
 from selhn.towers.tokenizer import read_tokenizer
 from selhn.towers.words import word_tokenizer
 
@@ -172,6 +173,36 @@ def constant(**tensor):
     return of_pixels(extra=[node("Constant", [], ["more"], value=TensorProto(**tensor))])
 
 
+def above_32_bits(number):
+    """The key of a field with bytes, which readers of 32 bits see in another way than those of 64."""
+    return _integer((number << 3 | 2) + 2**32)
+
+
+def hidden_domain():
+    run = node("Gelu", ["image_vector"], ["y"]).SerializeToString() + above_32_bits(7) + b"\x0dcom.microsoft"
+    model = onnx.load_model_from_string(of_pixels())
+    network = model.graph.SerializeToString() + _field(1, run)
+    model.ClearField("graph")
+    return model.SerializeToString() + _field(7, network)
+
+
+def hidden_place():
+    entry = _field(1, "location") + _field(2, "../outside")
+    tensor = (
+        _field(1, 1)
+        + _field(2, 1)
+        + _field(8, "W")
+        + _field(13, entry)
+        + _field(14, 2**32 + 1)
+        + _field(5, 7)
+    )
+    model = onnx.load_model_from_string(of_pixels())
+    del model.graph.initializer[0]
+    network = model.graph.SerializeToString() + _field(5, tensor)
+    model.ClearField("graph")
+    return model.SerializeToString() + _field(7, network)
+
+
 def twice_the_value():
     """Readers of protocol buffers put two values of one field together: 10^5 x 10^5 numbers."""
     one = helper.make_attribute("value", TensorProto(data_type=1, dims=[10**5], raw_data=bytes(4 * 10**5)))
@@ -213,6 +244,9 @@ FORGED = {
     "a file that is cut off": lambda: of_pixels()[:-9],
     "noise": lambda: bytes(range(256)) * 9,
     "groups of long ago": lambda: b"\x0b\x0c",
+    "a field that others see": hidden_domain,
+    "a place that others see": hidden_place,
+    "a field without a number": lambda: b"\x00\x00" + of_pixels(),
     "an endless number": lambda: b"\xff" * 99,
 }
 

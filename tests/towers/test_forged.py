@@ -186,6 +186,15 @@ def hidden_domain():
     return model.SerializeToString() + _field(7, network)
 
 
+def hidden_axes():
+    """No number for this check, 10^9 for others, to whom a fixed number of 32 bits is no axis."""
+    tensor = TensorProto(data_type=1, dims=[10**9], name="more").SerializeToString() + b"\x0d" + bytes(4)
+    model = onnx.load_model_from_string(of_pixels())
+    network = model.graph.SerializeToString() + _field(5, tensor)
+    model.ClearField("graph")
+    return model.SerializeToString() + _field(7, network)
+
+
 def hidden_place():
     entry = _field(1, "location") + _field(2, "../outside")
     tensor = (
@@ -246,6 +255,7 @@ FORGED = {
     "groups of long ago": lambda: b"\x0b\x0c",
     "a field that others see": hidden_domain,
     "a place that others see": hidden_place,
+    "axes that others see": hidden_axes,
     "a field without a number": lambda: b"\x00\x00" + of_pixels(),
     "an endless number": lambda: b"\xff" * 99,
 }

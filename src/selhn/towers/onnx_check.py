@@ -133,7 +133,9 @@ def _check_tensor(tensor: memoryview, budget: Budget) -> None:
     typed = 0
     for number, value in fields(tensor, budget):
         if number == 1:
-            dims += [value] if isinstance(value, int) else _integers(value, budget)
+            if not isinstance(value, int):  # others can read bytes in more than one way
+                raise budget.wrong("has a tensor whose axes are written together")
+            dims.append(value)
         elif number in (2, 9, 14):
             if number in once:
                 raise budget.wrong("has a tensor with two types or two contents")
@@ -218,17 +220,6 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
         if byte < 128:
             return found, at
     raise IndexError
-
-
-def _integers(packed: memoryview, budget: Budget) -> list[int]:
-    found: list[int] = []
-    at = 0
-    while at < len(packed):
-        value, at = _varint(packed, at)
-        found.append(value)
-        if len(found) > MOST_RANK:
-            raise budget.wrong("has a tensor with too many axes")
-    return found
 
 
 def _pair(entry: memoryview, budget: Budget) -> tuple[str, str]:

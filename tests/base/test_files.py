@@ -13,6 +13,7 @@ from selhn.base import files, folders
 from selhn.base.errors import Linked, Locked, SelhnError
 from selhn.base.files import (
     LOCK_FILE,
+    cache_folder,
     open_in_place,
     private_folder,
     refuse_links,
@@ -30,6 +31,18 @@ with writing(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
+
+
+def test_a_user_without_a_home_folder_is_told(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(files.Path, "home", nowhere)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert cache_folder() == files.Path("/cache/selhn")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    with pytest.raises(SelhnError, match="XDG_CACHE_HOME"):
+        cache_folder()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no modes")

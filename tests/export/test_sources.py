@@ -106,7 +106,7 @@ def test_models_that_see_pixels_know_their_extractor(tmp_path, monkeypatch):
 
 def test_a_run_without_pictures(tmp_path, monkeypatch, called):
     of(monkeypatch, feature_dim=8)
-    for data in ("world", "f30k", tmp_path / "nothing"):
+    for data in ("world", "f30k", tmp_path / "nothing", "a" * 5000):
         export_source(trained_on(tmp_path / "run", data), tmp_path / "out")
         assert called[-1][1:] == ((), {})
     make_model("vsepp").save(tmp_path / "model")

@@ -34,6 +34,10 @@ def test_what_is_put_is_there_after_opening_again(tmp_path, precision, error):
     assert ((one - features).abs() <= error * features.amax(1, keepdim=True)).all()
 
 
+def test_an_identity_may_be_long(tmp_path):
+    assert len(FeatureCache(tmp_path, "long" * 250, 5).path.name) < 200
+
+
 def test_extractors_and_precisions_have_files_of_their_own(tmp_path):
     paths = {
         FeatureCache(tmp_path, identity, 5, precision).path

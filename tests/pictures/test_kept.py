@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, photo
+from tower_cases import SIDE, WIDTH, change_description, of_pixels, weights, with_graph, write_towers
 
 from selhn.pictures.cache import FeatureCache, cache_file
 from selhn.pictures.decoding import decode_picture
@@ -9,7 +10,7 @@ from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.kept import kept_files, told_size
 from selhn.pictures.tower_vectors import TowerVectors
-from selhn.towers import AbstractTowers
+from selhn.towers import AbstractTowers, Towers
 
 
 class TinyTowers(AbstractTowers):
@@ -92,3 +93,24 @@ def test_features_and_vectors_of_reduced_pictures_have_caches_of_their_own(tmp_p
     assert extractor.cached_as.removeprefix(extractor.identity) in ("", ", JPEG reduced")
     towers.resized = None
     assert "reduced" not in TowerVectors(towers).cached_as
+
+
+def test_towers_that_claim_to_be_others_have_a_cache_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("selhn.towers.towers.first_run", lambda folder, size: None)
+
+    def cached_as(name, change=lambda content: None, **files):
+        folder = write_towers(tmp_path / name, files=files.items())
+        change_description(folder, change)
+        towers = Towers.open(folder)
+        assert (towers.digest, towers.features) == ("0123" * 6, "tiny pixels")
+        return TowerVectors(towers).cached_as
+
+    def other_weights(model):
+        model.graph.initializer[0].CopyFrom(weights("W", 3 * SIDE * SIDE, WIDTH, seed=9))
+
+    real = cached_as("real")
+    assert cached_as("copy", lambda content: content.update(name="a copy")) == real
+    assert cached_as("weights", **{"image.onnx": with_graph(of_pixels(), other_weights)}) != real
+    assert cached_as("weights beside", **{"image.weights": b"other numbers"}) != real
+    assert cached_as("pixels", lambda content: content["pictures"].update(mean=[0.0] * 3)) != real

@@ -1,10 +1,12 @@
 """Towers of a stranger: every kind of forgery is refused once, before anything runs or in the first run."""
 
+import base64
 import json
 import os
 import shutil
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -26,6 +28,8 @@ from tower_cases import (
 
 from selhn.base.errors import Damaged, Linked, SelhnError
 from selhn.towers import Towers, first_run, onnx_check
+from selhn.towers.graph import _field, _integer
+from selhn.towers.tokenizer import read_tokenizer
 from selhn.towers.words import word_tokenizer
 
 
@@ -54,6 +58,7 @@ def set_at(*path):
         set_at(("bank", "unlisted.npy")), set_at(("pictures", None)), set_at(("cutoff", {"counts": {"a": 1}})),
         set_at(("cutoff", {"counts": {"a": 0.5}, "offset": [1] * 4, "slope": [1] * 4})),
         set_at(("cutoff", {"counts": {}, "offset": [1] * 4, "slope": [float("nan")] * 4})),
+        set_at(("name", "a\x1b[2Jb")), set_at(("name", "\udcff")), set_at("image", ("features", "\udcff")),
         set_at("image", ("file", "/etc/passwd")), set_at("image", ("file", "towers.json")),
         set_at("image", ("input", "sound")), set_at("image", ("inputs", ["a", "b"])), set_at("image", ("mirror", True)),
         set_at("image", ("parts", {"output": "p", "boxes": [[0, 0, 2, 1]]})),
@@ -70,6 +75,15 @@ def set_at(*path):
 def test_values_are_checked(folder, change):
     change_description(folder, change)
     refused(folder)
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_networks_are_onnx(folder, side):
+    """onnxruntime chooses by the name how it reads a file, and one file can be valid in both ways."""
+    (folder / f"{side}.onnx").rename(folder / f"{side}.ort")
+    change_description(folder, lambda content: content.update(sha256=sums(folder)))
+    change_description(folder, set_at(side, ("file", f"{side}.ort")))
+    refused(folder, "onnx")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 2}', "[" * 10**5, "\udcff"])
@@ -159,6 +173,45 @@ def constant(**tensor):
     return of_pixels(extra=[node("Constant", [], ["more"], value=TensorProto(**tensor))])
 
 
+def above_32_bits(number):
+    """The key of a field with bytes, which readers of 32 bits see in another way than those of 64."""
+    return _integer((number << 3 | 2) + 2**32)
+
+
+def hidden_domain():
+    run = node("Gelu", ["image_vector"], ["y"]).SerializeToString() + above_32_bits(7) + b"\x0dcom.microsoft"
+    model = onnx.load_model_from_string(of_pixels())
+    network = model.graph.SerializeToString() + _field(1, run)
+    model.ClearField("graph")
+    return model.SerializeToString() + _field(7, network)
+
+
+def hidden_axes():
+    """No number for this check, 10^9 for others, to whom a fixed number of 32 bits is no axis."""
+    tensor = TensorProto(data_type=1, dims=[10**9], name="more").SerializeToString() + b"\x0d" + bytes(4)
+    model = onnx.load_model_from_string(of_pixels())
+    network = model.graph.SerializeToString() + _field(5, tensor)
+    model.ClearField("graph")
+    return model.SerializeToString() + _field(7, network)
+
+
+def hidden_place():
+    entry = _field(1, "location") + _field(2, "../outside")
+    tensor = (
+        _field(1, 1)
+        + _field(2, 1)
+        + _field(8, "W")
+        + _field(13, entry)
+        + _field(14, 2**32 + 1)
+        + _field(5, 7)
+    )
+    model = onnx.load_model_from_string(of_pixels())
+    del model.graph.initializer[0]
+    network = model.graph.SerializeToString() + _field(5, tensor)
+    model.ClearField("graph")
+    return model.SerializeToString() + _field(7, network)
+
+
 def twice_the_value():
     """Readers of protocol buffers put two values of one field together: 10^5 x 10^5 numbers."""
     one = helper.make_attribute("value", TensorProto(data_type=1, dims=[10**5], raw_data=bytes(4 * 10**5)))
@@ -200,6 +253,10 @@ FORGED = {
     "a file that is cut off": lambda: of_pixels()[:-9],
     "noise": lambda: bytes(range(256)) * 9,
     "groups of long ago": lambda: b"\x0b\x0c",
+    "a field that others see": hidden_domain,
+    "a place that others see": hidden_place,
+    "axes that others see": hidden_axes,
+    "a field without a number": lambda: b"\x00\x00" + of_pixels(),
     "an endless number": lambda: b"\xff" * 99,
 }
 
@@ -377,6 +434,21 @@ def test_without_a_cache_it_is_tried_every_time(tmp_path, monkeypatch):
     assert len(runs) == 2
 
 
+class Closed(type(Path())):
+    """A file in a folder that is not this user's."""
+
+    def is_file(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+
+def test_in_a_cache_of_someone_else_nothing_has_passed(tmp_path, monkeypatch):
+    folder, runs = write_towers(tmp_path / "towers"), []
+    monkeypatch.setattr("selhn.towers.towers.first_run", lambda *given: runs.append(given))
+    monkeypatch.setattr(first_run, "_mark", lambda description: Closed(tmp_path / "mark"))
+    Towers.open(folder)
+    assert len(runs) == 1
+
+
 # Tokenizers
 
 
@@ -393,6 +465,10 @@ TOKENIZERS = {
     "an unknown model": forged_tokenizer(set_at("model", ("type", "Python"))),
     "an own regular expression": forged_tokenizer(set_at("pre_tokenizer", ("pattern", {"Regex": "(a+)+$"}))),
     "an unknown step": forged_tokenizer(set_at(("normalizer", {"type": "Exec"}))),
+    "a step without a name": forged_tokenizer(
+        set_at(("normalizer", {"pattern": {"String": "q"}, "content": ""}))
+    ),
+    "an endless setting": forged_tokenizer(set_at("model", ("unk_token", "q" * 999))),
     "ids that are none": forged_tokenizer(set_at("model", ("vocab", {"a": -1, "<unk>": 0}))),
     "ids far apart": forged_tokenizer(set_at("model", ("vocab", {"a": 10**9, "<unk>": 0}))),
     "no pieces": forged_tokenizer(set_at("model", ("vocab", {}))),
@@ -412,6 +488,47 @@ def test_tokenizers_are_checked(tmp_path, trusted, how):
     folder = write_towers(tmp_path / "towers", files=[("tokenizer.json", TOKENIZERS[how])])
     with pytest.raises(Damaged, match="tokenizer"):
         Towers.open(folder).embed_texts(["a dog"])
+
+
+def replaced(pattern, content):
+    return {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+
+
+def characters(longest):
+    """A table in which no character leads to the one text that it has."""
+    return base64.b64encode((1024).to_bytes(4, "little") + bytes(1024) + b"q" * longest + b"\0").decode()
+
+
+def as_bytes(**how):
+    return {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False, "trim_offsets": True, **how}
+
+
+GROWING = {
+    "by doubling": [replaced("q", "qq")] * 30,
+    "at once": [replaced("q", "q" * 10**6)],
+    "everywhere": [replaced("", "q")],
+    "by what letters stand for": [replaced(" ", "\ufdfa"), {"type": "NFKD"}] * 4,
+    "by bytes": [as_bytes()] * 30,
+    "by a table": [{"type": "Precompiled", "precompiled_charsmap": characters(10**6)}],
+    "by a table that is none": [{"type": "Precompiled", "precompiled_charsmap": "?"}],
+    "by no table": [{"type": "Precompiled"}],
+}
+
+
+@pytest.mark.parametrize("how", GROWING)
+def test_a_text_does_not_grow_without_end(tmp_path, trusted, how):
+    steps = {"type": "Sequence", "normalizers": GROWING[how]}
+    files = [("tokenizer.json", forged_tokenizer(set_at(("normalizer", steps))))]
+    with pytest.raises(Damaged, match="tokenizer"):
+        _ = Towers.open(write_towers(tmp_path / "towers", files=files)).tokenizer
+
+
+def test_a_text_may_grow_as_in_known_models(tmp_path, trusted):
+    table = {"type": "Precompiled", "precompiled_charsmap": characters(33)}
+    steps = {"type": "Sequence", "normalizers": [table, {"type": "Lowercase"}, replaced(" ", "\u2581")]}
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(forged_tokenizer(set_at(("normalizer", steps))))
+    assert read_tokenizer(path)[0]["normalizer"] == steps
 
 
 def test_a_text_needs_room_for_a_word(tmp_path, trusted):

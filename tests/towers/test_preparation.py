@@ -66,3 +66,18 @@ def test_only_squashing_as_decoders_do_it_can_be_done_ahead():
 def test_impossible_numbers_are_refused(wrong):
     with pytest.raises(SelhnError):
         Preparation(**{"size": (8, 8), "mean": (0.0,) * 3, "deviation": (1.0,) * 3} | wrong)
+
+
+@pytest.mark.parametrize("side", [1, 16, 224, 4096])
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_a_line_is_cut_before_it_grows(is_wide, side, monkeypatch):
+    sizes, resize = [], Image.Image.resize
+    monkeypatch.setattr(Image.Image, "resize", lambda own, to, how: sizes.append(to) or resize(own, to, how))
+    line = Image.new("RGB", (60_000, 1), "blue")
+    line.paste("red", (0, 0, 30_000, 1))
+    line = line if is_wide else line.transpose(Image.Transpose.ROTATE_270)
+    found = Preparation((64, 48), (0.0,) * 3, (1.0,) * 3, side)(line)
+    assert all(width * height <= 50_000_000 for width, height in sizes)
+    red, _, blue = found if is_wide else found.transpose(0, 2, 1)
+    assert red[:, : red.shape[1] // 2].sum() > blue[:, : red.shape[1] // 2].sum(), "the middle is left"
+    assert red[:, red.shape[1] // 2 :].sum() < blue[:, red.shape[1] // 2 :].sum()

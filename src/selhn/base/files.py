@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from selhn.base.disk_errors import naming
-from selhn.base.errors import Linked, Locked
+from selhn.base.errors import Linked, Locked, SelhnError
 
 LOCK_FILE = "lock"
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
@@ -40,7 +40,10 @@ _AS_IT_IS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O
 
 def cache_folder() -> Path:
     """The user's folder for files that can be computed again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn"
+    except RuntimeError:  # in a container, say, whose user has no entry
+        raise SelhnError("this user has no home folder: set HOME, or XDG_CACHE_HOME") from None
 
 
 def data_folder() -> Path:

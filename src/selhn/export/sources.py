@@ -65,7 +65,7 @@ def extractor_of_data(model: AbstractMatcher, run: Path, data: str | None = None
     named = data or (RunFolder(run).config or {}).get("data")
     try:
         folder, _ = find_format(str(named))
-    except SelhnError:
+    except (SelhnError, OSError):  # none, or a folder of someone else's, or no path at all
         return None
     found = read_json(folder / REPORT_FILE, optional=True).get("extractor")
     if isinstance(found, str) and len(found) < 1000:

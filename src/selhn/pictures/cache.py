@@ -45,7 +45,7 @@ def content_key(content: bytes) -> bytes:
 def cache_file(folder: Path, identity: str, precision: StoredPrecision) -> Path:
     """Where the features of an extractor are kept."""
     digest = hashlib.sha256(f"{identity}, format {FORMAT}".encode()).hexdigest()[:12]
-    name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
+    name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")[:100]
     return folder / f"{name}-{digest}-{precision}.sqlite"
 
 

@@ -30,7 +30,7 @@ class TowerVectors:
     def cached_as(self) -> str:
         """Identifies these vectors in a cache: those of other weights, or of pictures read otherwise, are not mixed."""
         reduced = "" if self.towers.resized is None else f", {REDUCED}"
-        return f"{self.towers.features}, vectors of {self.towers.digest}{reduced}"
+        return f"{self.towers.features}, vectors of {self.towers.picture_digest}{reduced}"
 
     @property
     def in_threads(self) -> bool:

@@ -78,6 +78,11 @@ class AbstractTowers(ABC):
             f"again with its vision model, `selhn export towers RUN OUT --extractor {self.vision or 'NAME'}`"
         )
 
+    @property
+    def picture_digest(self) -> str:
+        """Identifies the vectors of pictures in the cache that all towers share; no file can choose it."""
+        return self.digest
+
     @abstractmethod
     def embed_texts(self, texts: Sequence[str]) -> Float[np.ndarray, "T d"]:
         """The vectors of sentences, float32."""

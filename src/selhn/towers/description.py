@@ -57,10 +57,11 @@ class ImageSide:
     """The vision model whose features it was trained on, if it has a name."""
 
     def __post_init__(self) -> None:
-        _require_plain(self.file)
+        _require_network(self.file)
         _require_inputs(self.inputs, 1 if self.input == "pixels" else 2)
         _require_short("output", self.output)
         _require_short("features", self.features, 1000)
+        _require_short("vision", self.vision or "", 1000)
         if self.input == "regions" and self.feature_dim is None:
             raise SelhnError("a network for regions needs a feature_dim")
         _require_range("feature_dim", self.feature_dim, MOST_WIDTH)
@@ -85,7 +86,7 @@ class TextSide:
     """How pieces begin that continue a word."""
 
     def __post_init__(self) -> None:
-        _require_plain(self.file)
+        _require_network(self.file)
         _require_plain(self.tokenizer)
         _require_inputs(self.inputs, 2)
         _require_short("output", self.output)
@@ -213,9 +214,18 @@ def _require_plain(name: str) -> None:
         raise SelhnError(f"{name[:100]!r} is not a plain file name")
 
 
+def _require_network(name: str) -> None:
+    """onnxruntime reads a file called `.ort` in another format, unknown to `check_graph`."""
+    _require_plain(name)
+    if not name.endswith(".onnx"):
+        raise SelhnError(f"the file of a network must end with .onnx, not {name!r}")
+
+
 def _require_short(name: str, text: str, longest: int = 200) -> None:
     if len(text) > longest:
         raise SelhnError(f"{name} has {len(text):,} characters, {longest} at the most are allowed")
+    if not text.isprintable():  # it is shown, and half a character cannot be written
+        raise SelhnError(f"{name} has characters that cannot be printed: {text[:100]!r}")
 
 
 def _require_range(name: str, found: int | None, most: int, least: int = 1) -> None:

@@ -133,7 +133,9 @@ def _check_tensor(tensor: memoryview, budget: Budget) -> None:
     typed = 0
     for number, value in fields(tensor, budget):
         if number == 1:
-            dims += [value] if isinstance(value, int) else _integers(value, budget)
+            if not isinstance(value, int):  # others can read bytes in more than one way
+                raise budget.wrong("has a tensor whose axes are written together")
+            dims.append(value)
         elif number in (2, 9, 14):
             if number in once:
                 raise budget.wrong("has a tensor with two types or two contents")
@@ -145,7 +147,9 @@ def _check_tensor(tensor: memoryview, budget: Budget) -> None:
             outside[name] = content
         elif number in (3, 6):
             raise budget.wrong("has a tensor in segments, or of texts")
-    kind = once.get(2)
+    kind, place = once.get(2), once.get(14, 0)
+    if place not in (0, EXTERNAL):  # of 2^32 + 1, other readers see the 1
+        raise budget.wrong("has weights at a place of another kind")
     if (
         not isinstance(kind, int)
         or kind not in SIZES
@@ -158,7 +162,7 @@ def _check_tensor(tensor: memoryview, budget: Budget) -> None:
     if budget.weights < 0:
         raise budget.wrong(f"declares more than {MOST_WEIGHT_BYTES / 2**30:.0f} GiB of weights")
     raw = once.get(9)
-    if once.get(14) == EXTERNAL:
+    if place == EXTERNAL:
         _check_outside(outside, size, budget)
     elif isinstance(raw, memoryview):
         if len(raw) != size:
@@ -190,6 +194,8 @@ def fields(message: memoryview, budget: Budget) -> Iterator[tuple[int, Value]]:
         if budget.fields < 0:
             raise budget.wrong(f"has more than {MOST_FIELDS:,} entries")
         key, at = _varint(message, at)
+        if not 8 <= key < 2**32:  # other readers drop the bits above, and see another field
+            raise IndexError
         kind = key & 7
         if kind == _VARINT:
             value, at = _varint(message, at)
@@ -214,17 +220,6 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
         if byte < 128:
             return found, at
     raise IndexError
-
-
-def _integers(packed: memoryview, budget: Budget) -> list[int]:
-    found: list[int] = []
-    at = 0
-    while at < len(packed):
-        value, at = _varint(packed, at)
-        found.append(value)
-        if len(found) > MOST_RANK:
-            raise budget.wrong("has a tensor with too many axes")
-    return found
 
 
 def _pair(entry: memoryview, budget: Budget) -> tuple[str, str]:

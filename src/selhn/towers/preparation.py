@@ -1,5 +1,6 @@
 """From a picture to the input of a network, as in its training: resized, perhaps cropped, and scaled."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from selhn.base.errors import SelhnError
 
 RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """By their numbers in Pillow."""
-MOST_SIDE = 4096
+MOST_SIDE, MOST_PIXELS = 4096, 50_000_000
+"""Of what a network takes, and of a picture with the right shorter side: a line of 60,000 x 1 would become far more."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,19 @@ class Preparation:
         if self.shorter_side is None:
             return image if image.size == (width, height) else image.resize((width, height), resampling)
         side, shorter = self.shorter_side, min(image.size)
+        if side * side * max(image.size) > MOST_PIXELS * shorter:
+            image = _middle(image, math.ceil(shorter * max(2, 2 * max(self.size) / side)))
         size = [max(side, int(side * edge / shorter)) for edge in image.size]
         image = image.resize((size[0], size[1]), resampling)
         left, top = (size[0] - width) // 2, (size[1] - height) // 2
         return image.crop((left, top, left + width, top + height))
+
+
+def _middle(image: Image.Image, length: int) -> Image.Image:
+    """The middle of a picture, at most `length` pixels along each side."""
+    width, height = (min(length, side) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def preparation(settings: Mapping[str, Any], side: int) -> Preparation:

@@ -1,9 +1,11 @@
 """Sentences to token ids by the library `tokenizers`: word pieces of BERT, whole words, the pieces of CLIP and SigLIP.
 
 A stranger's `tokenizer.json` is read for the steps below only. Other steps could run without end (regular expressions),
-add any ids, or end the process.
+add any ids, or end the process. Steps that make a text longer, one after the other, do so up to a limit: the sentences
+of the first run need not have the letter that grows.
 """
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,16 @@ _STEPS = {
     *("Punctuation", "Digits", "Split", "ByteLevel", "Metaspace"),
 }
 """Steps before a text is cut into pieces, by their names in `tokenizers`."""
+_CHARACTERS = "precompiled_charsmap"
+_GROWTH = {
+    **{"NFKC": 18, "NFKD": 18, "NFD": 4, "BertNormalizer": 4, "NFC": 3},
+    **{"Lowercase": 2, "Prepend": 2, "ByteLevel": 2, "Metaspace": 2},
+}
+"""How many times as long a step can make a text; others as their content says, or not at all."""
+MOST_GROWTH = 1_000
+"""Of all steps together; our vocabularies have 96."""
+MOST_CHARACTERS = 100
+"""Of every text in a step or in the settings of the model."""
 
 
 class FileTokenizer:
@@ -141,6 +153,8 @@ def read_tokenizer(path: Path) -> tuple[dict[str, Any], list[int], list[int]]:
         raise Damaged(f"{path} has pieces without an id, or with large gaps between the ids")
     if model.get("max_input_chars_per_word", 100) not in range(1, 1001):
         raise Damaged(f"{path} cuts words of any length: max_input_chars_per_word must be from 1 to 1,000")
+    if any(isinstance(value, str) and len(value) > MOST_CHARACTERS for value in model.values()):
+        raise Damaged(f"{path} has a setting of more than {MOST_CHARACTERS} characters")
     _check_steps(path, [content.get("normalizer"), content.get("pre_tokenizer")])
     start, end = _around(path, content.get("post_processor"), set(ids))
     unused = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
@@ -148,16 +162,51 @@ def read_tokenizer(path: Path) -> tuple[dict[str, Any], list[int], list[int]]:
 
 
 def _check_steps(path: Path, parts: list[Any]) -> None:
+    growth = 1
     while parts:
         part = parts.pop()
-        if isinstance(part, dict):
-            if "type" in part and not _is_one(part["type"], _STEPS):
-                raise Damaged(f"{path} has a step {str(part['type'])[:80]!r}, which selhn does not run")
-            if "Regex" in part and not _is_one(part["Regex"], PATTERNS):
-                raise Damaged(f"{path} has a regular expression that selhn does not know, and does not run")
-            parts += part.values()
-        elif isinstance(part, list):
+        if isinstance(part, list):
             parts += part
+        elif isinstance(part, str) and len(part) > MOST_CHARACTERS:
+            raise Damaged(
+                f"{path} has a step with a text of {len(part):,} characters, which selhn does not run"
+            )
+        elif not isinstance(part, dict):
+            continue
+        elif len(part) == 1 and "String" in part:
+            if part["String"] == "":
+                raise Damaged(
+                    f"{path} has a step that finds its pattern everywhere, which selhn does not run"
+                )
+            parts += part.values()
+        elif len(part) == 1 and "Regex" in part:
+            if not _is_one(part["Regex"], PATTERNS):
+                raise Damaged(f"{path} has a regular expression that selhn does not know, and does not run")
+        else:
+            if not _is_one(part.get("type"), _STEPS):
+                raise Damaged(f"{path} has a step {str(part.get('type'))[:80]!r}, which selhn does not run")
+            growth *= _growth(path, part)
+            parts += [value for name, value in part.items() if name != _CHARACTERS]
+    if growth > MOST_GROWTH:
+        raise Damaged(
+            f"{path} has steps that can make a text {growth:.0e} times as long: selhn does not run them"
+        )
+
+
+def _growth(path: Path, step: dict[str, Any]) -> int:
+    if step["type"] == "Replace":
+        content = step.get("content")
+        return max(1, len(content)) if isinstance(content, str) else 1
+    if step["type"] != "Precompiled":
+        return _GROWTH.get(step["type"], 1)
+    try:  # the length of a table, the table, and what characters become
+        raw = base64.b64decode(step[_CHARACTERS], validate=True)
+    except (KeyError, TypeError, ValueError):
+        raise Damaged(
+            f"{path} has a table of characters that cannot be read: copy the folder again"
+        ) from None
+    table = 4 + int.from_bytes(raw[:4], "little")
+    return max(1, *map(len, raw[table:].split(b"\0")))
 
 
 def _is_one(value: Any, known: set[str]) -> bool:

@@ -1,8 +1,11 @@
 """Towers of a folder: sentences and pictures to vectors with onnxruntime, numpy and tokenizers."""
 
+import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -76,6 +79,15 @@ class Towers(AbstractTowers):
         """What reads sentences."""
         text = self.description.text
         return FileTokenizer(self._verified(text.tokenizer), text)
+
+    @property
+    def picture_digest(self) -> str:
+        """The SHA-256 of all that computes them; `digest` is what `towers.json` says, which a stranger can choose."""
+        image, sums = self.description.image, self.description.sha256
+        files = {name: sums[name] for name in sorted([image.file, *self._weights_of(image.file)])}
+        pictures = self.description.pictures
+        parts = [asdict(image), None if pictures is None else asdict(pictures), files]
+        return sha256(json.dumps(parts).encode()).hexdigest()
 
     @cached_property
     def bank(self) -> Float[np.ndarray, "n d"] | None:

@@ -132,7 +132,7 @@ def test_a_model_where_towers_are_wanted_is_told_the_new_call(model, index):
     ]
     for call in calls:
         with pytest.raises(
-            SelhnError, match=r"a VSE is none.*: for a model, Index.build\(towers_of\(model\), "
+            SelhnError, match=r"not an object of class VSE: for a model, Index.build\(towers_of\(model\), "
         ):
             call()
     with pytest.raises(SelhnError, match=r"Index.build\(open_towers\('ready'\), ...\)"):

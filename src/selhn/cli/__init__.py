@@ -15,6 +15,7 @@ from selhn.base.version import __version__
 from selhn.cli import embed, index, photos, show, train
 from selhn.cli.data import data_app
 from selhn.cli.export import export_app
+from selhn.cli.towers import towers_app
 
 app = typer.Typer(
     help="Image-text matching: train, measure and search, with hard negatives that do not stall.",
@@ -45,6 +46,7 @@ def prepare(
 app.add_typer(data_app, name="data")
 app.add_typer(show.show_app, name="show")
 app.add_typer(export_app, name="export")
+app.add_typer(towers_app, name="towers")
 
 
 @app.command()

@@ -1,7 +1,6 @@
 """Small towers folders without torch, and what is forged in them."""
 
 import json
-import zipfile
 from hashlib import sha256
 from pathlib import Path
 
@@ -169,30 +168,3 @@ def with_graph(data, change):
     model = onnx.load_from_string(data)
     change(model)
     return model.SerializeToString()
-
-
-MEMBER = "package/models/image.onnx"
-
-
-def write_wheel(folder, content, name="package-1.0-py3-none-any.whl"):
-    """A wheel with one file in it, of which nothing may be run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("package/__init__.py", "raise SystemExit('imported')")
-        archive.writestr(MEMBER, content)
-        about = "package-1.0.dist-info"
-        # Whatever it asks for does not matter, for it is not installed.
-        needs = "Requires-Python: >=99\nRequires-Dist: no-such-package-anywhere\n"
-        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: package\nVersion: 1.0\n{needs}")
-        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{about}/RECORD", "")
-    return folder / name
-
-
-def complete(folder, file):
-    """A maker of towers: the network for pictures was fetched, the rest is written here."""
-    file.rename(folder / "image.onnx")
-    write_towers(folder / "own", files=[("image.onnx", (folder / "image.onnx").read_bytes())])
-    for path in (folder / "own").iterdir():
-        path.rename(folder / path.name)
-    (folder / "own").rmdir()

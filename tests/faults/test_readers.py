@@ -43,7 +43,6 @@ OURS = {
     "export/calibration.py::write_cutoff": "changes the towers.json of a folder that it has just read",
     "export/tokenizers.py::_small": "text that the library has just given",
     "export/towers.py::export_towers": "reads back what it has just written",
-    "towers/wheel.py::take": "compares the size and SHA-256 of an archive before it reads one file of it",
     "towers/first_run.py::_limit": "says how large this process is",
     "towers/first_run.py::main": "what the process that started this one asks for",
     "base/files.py::sync_file": "opens a file to write it through; reads nothing",

@@ -46,11 +46,6 @@ def cache_folder() -> Path:
         raise SelhnError("this user has no home folder: set HOME, or XDG_CACHE_HOME") from None
 
 
-def data_folder() -> Path:
-    """The user's folder for files that cannot be computed again."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "selhn"
-
-
 def refuse_links(folder: Path, names: Iterable[str] | None = None, deep: bool = True) -> None:
     """Refuse a folder in which some entries, by default all, are links, pipes, devices or sockets.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.files import data_folder
 from selhn.pictures.decoding import Moment
 from selhn.pictures.picture_files import MOST_BYTES, VIDEOS
 from selhn.search import Index, Record
@@ -86,7 +85,8 @@ def folders_of(records: Iterable[Record]) -> list[Path]:
 
 def default_index() -> Path:
     """The default index of a user's pictures."""
-    return data_folder() / "pictures.index"
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "selhn" / "pictures.index"
 
 
 def found_index(path: Path | str | None) -> Path | str:
